@@ -1,0 +1,52 @@
+"""GeoF: graph neural networks whose nodes carry a learned, evolving geometry.
+
+The public names load on first use, so ``import geof`` and the command line's ``--help`` do not
+pay for importing torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from geof.version import __version__
+
+if TYPE_CHECKING:
+    from geof.model.geof import GeoF
+    from geof.model.readout import GraphReadout, LinkReadout, NodeReadout
+    from geof.model.recurrence import GeoFConv
+    from geof.model.trace import GeoFState
+    from geof.signature.structural import AddStructuralSignature, structural_signature
+
+_HOME = {
+    "AddStructuralSignature": "geof.signature.structural",
+    "GeoF": "geof.model.geof",
+    "GeoFConv": "geof.model.recurrence",
+    "GeoFState": "geof.model.trace",
+    "GraphReadout": "geof.model.readout",
+    "LinkReadout": "geof.model.readout",
+    "NodeReadout": "geof.model.readout",
+    "structural_signature": "geof.signature.structural",
+}
+
+__all__ = [
+    "AddStructuralSignature",
+    "GeoF",
+    "GeoFConv",
+    "GeoFState",
+    "GraphReadout",
+    "LinkReadout",
+    "NodeReadout",
+    "__version__",
+    "structural_signature",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'geof' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,54 @@
+"""The error tree: every error this package raises on purpose derives from :class:`GeofError`.
+
+A message says what was expected, what came and what to do. The classes also derive from the
+built-in a caller would expect (``ValueError``, ``TypeError``), so existing handlers keep working.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GeofError(Exception):
+    """Root of the tree."""
+
+
+class ShapeError(GeofError, ValueError):
+    """A tensor has the wrong number of dimensions or the wrong size."""
+
+
+class DtypeError(GeofError, TypeError):
+    """An argument has the wrong type or dtype."""
+
+
+class DataError(GeofError, ValueError):
+    """Input data cannot be used: indices out of range, non-finite values, missing pieces."""
+
+
+class ConfigError(GeofError, ValueError):
+    """A setting is unknown, out of range or contradicts another."""
+
+
+class GeometryError(GeofError, ArithmeticError):
+    """A geometric quantity left the set on which it is defined."""
+
+
+class NotPositiveDefiniteError(GeometryError):
+    """A matrix stayed indefinite through the whole jitter schedule."""
+
+
+class NonFiniteError(GeometryError):
+    """A NaN or an infinity appeared where a finite number is required."""
+
+
+class NumericalWarning(UserWarning):
+    """A computation was rescued, for instance by a larger diagonal jitter."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return a hint naming the valid options and, when one is close, the likely one."""
+    options = sorted(valid)
+    close = difflib.get_close_matches(name, options, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"Valid: {', '.join(map(repr, options))}.{hint}"
