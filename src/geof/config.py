@@ -1,0 +1,132 @@
+"""Typed settings: one place for names, defaults, ranges and their meaning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+from geof.errors import ConfigError, nearest
+
+Feedback: TypeAlias = Literal["full", "mean", "diagonal", "none"]
+Evolution: TypeAlias = Literal["recurrent", "one-shot", "frozen"]
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    r"""Scalars and switches of the recurrent step. Defaults are the paper's.
+
+    The last five fields choose among the variants the paper studies. None of them changes the
+    parameters, so a checkpoint loads into every variant.
+
+    Attributes:
+        temperature: :math:`\tau > 0` of the neighbourhood weights, Eq. (4).
+        target_mix: :math:`\lambda \in (0, 1]`, weight of the residual target, Eq. (12).
+        correction_strength: :math:`\gamma \ge 0`, weight of the learned correction, Eq. (12).
+        spectral_floor: :math:`\epsilon_s > 0` of the second moment, Eq. (8). The paper does not
+            print it; at 1 the target of a calm neighbourhood is the identity frame.
+        offdiagonal_bound: :math:`a_{max}` of the admissible box.
+        log_scale_bounds: :math:`(\ell_{min}, \ell_{max})` of the admissible box.
+        jitter: :math:`\epsilon_0` of the stabilised Cholesky factor, Eq. (51).
+        jitter_growth: :math:`\beta`, Eq. (51).
+        jitter_retries: :math:`T_{max}`, Eq. (51).
+        structure_aware: ``False`` replaces signatures by zero (w/o SA).
+        atlas_initialisation: ``False`` starts every node at identity frames (w/o AI).
+        frame_transport: ``False`` takes messages and residuals as they are (w/o GT).
+        feedback: The statistic behind the target: ``"full"``, ``"mean"``, ``"diagonal"``, or
+            ``"none"``, which puts the current coordinates in its place (w/o SF).
+        evolution: ``"recurrent"``, ``"one-shot"`` (updated after the first step only) or
+            ``"frozen"`` at the initial coordinates (w/o GE).
+    """
+
+    temperature: float = 1.0
+    target_mix: float = 0.5
+    correction_strength: float = 0.1
+    spectral_floor: float = 1.0
+    offdiagonal_bound: float = 2.0
+    log_scale_bounds: tuple[float, float] = (-5.0, 5.0)
+    jitter: float = 1e-6
+    jitter_growth: float = 10.0
+    jitter_retries: int = 5
+    structure_aware: bool = True
+    atlas_initialisation: bool = True
+    frame_transport: bool = True
+    feedback: Feedback = "full"
+    evolution: Evolution = "recurrent"
+
+    def __post_init__(self) -> None:
+        _require(0 < self.temperature < math.inf, "temperature", "positive", self.temperature)
+        _require(0 < self.target_mix <= 1, "target_mix", "in (0, 1]", self.target_mix)
+        _require(
+            0 <= self.correction_strength < math.inf,
+            "correction_strength",
+            "zero or positive",
+            self.correction_strength,
+        )
+        _require(
+            0 < self.spectral_floor < math.inf, "spectral_floor", "positive", self.spectral_floor
+        )
+        _require_option("feedback", self.feedback, get_args(Feedback))
+        _require_option("evolution", self.evolution, get_args(Evolution))
+
+    @classmethod
+    def from_options(cls, **options: Any) -> StepSettings:
+        """Build the settings from keywords; an unknown one is an error naming the nearest.
+
+        Raises:
+            ConfigError: For an unknown name or a value out of range.
+        """
+        valid = {field.name for field in fields(cls)}
+        for name in options.keys() - valid:
+            raise ConfigError(f"Unknown setting {name!r}. " + nearest(name, valid))
+        return cls(**options)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "w/o SA": {"structure_aware": False},
+    "w/o AI": {"atlas_initialisation": False},
+    "w/o GT": {"frame_transport": False},
+    "w/o SF": {"feedback": "none"},
+    "w/o GE": {"evolution": "frozen"},
+    "mean-only": {"feedback": "mean"},
+    "diagonal": {"feedback": "diagonal"},
+    "one-shot": {"evolution": "one-shot"},
+}
+"""The paper's names (sections 4.3 and 4.5) and the settings that make them."""
+
+
+def _require(condition: bool, name: str, wanted: str, got: object) -> None:
+    if not condition:
+        raise ConfigError(f"Expected '{name}' to be {wanted} (got {got}).")
+
+
+def _require_option(name: str, value: str, options: tuple[str, ...]) -> None:
+    if value not in options:
+        raise ConfigError(f"Expected a known '{name}' (got {value!r}). " + nearest(value, options))
+
+
+def require_divisible(channels: int, blocks: int) -> int:
+    """Return the block size ``channels / blocks``.
+
+    Raises:
+        ConfigError: If either is not a positive integer or ``blocks`` does not divide
+            ``channels``.
+    """
+    require_positive("hidden_channels", channels)
+    require_positive("blocks", blocks)
+    if channels % blocks:
+        divisors = [b for b in range(1, channels + 1) if channels % b == 0]
+        above = blocks * (channels // blocks + 1)
+        raise ConfigError(
+            "Expected 'blocks' to divide 'hidden_channels' "
+            f"(got hidden_channels={channels}, blocks={blocks}). "
+            f"Use hidden_channels={above} or blocks in {{{', '.join(map(str, divisors))}}}."
+        )
+    return channels // blocks
+
+
+def require_positive(name: str, value: int, *, least: int = 1) -> None:
+    """Raise ``ConfigError`` unless ``value`` is an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"Expected '{name}' to be an integer >= {least} (got {value!r}).")

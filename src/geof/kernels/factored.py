@@ -1,0 +1,254 @@
+r"""The same step with every per-edge solve moved out of the sum.
+
+All messages into a node are pulled back by that node's own frame, so with
+:math:`y_j = L_j \phi(\xi_j)` (Proposition 1 in environment coordinates)
+
+.. math::
+    \bar\xi_i &= L_i^{-1} \sum_j \omega_{ij} y_j, \\
+    S_i &= \sum_j \omega_{ij} (y_j - y_i)(y_j - y_i)^\top, \\
+    C_i &= L_i^{-1} S_i L_i^{-\top} + \epsilon_s I.
+
+This is an identity, not an approximation. An edge contributes two differences and one outer
+product; the sums run over cache-sized pieces of the edge list, so memory is
+:math:`O(E + n d m)`. Differences are formed directly: expanding the square cancels
+catastrophically in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from geof.geometry import (
+    apply_frame,
+    coordinates_from_frame,
+    frame_from_coordinates,
+    stabilised_cholesky,
+    triangular_solve,
+)
+from geof.kernels.interface import Statistic, StepSpec, StepStatistics
+from geof.kernels.neighbourhood import Neighbourhoods
+
+
+def factored_step(
+    xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
+) -> StepStatistics:
+    """Compute one step in factored form; shapes as in :mod:`geof.kernels.interface`."""
+    frame = frame_from_coordinates(coords)  # (n, B, m, m)
+    h = apply_frame(frame, xi)  # (n, B, m)
+    y = apply_frame(frame, message) if spec.frame_transport else message
+    moments = edge_moments(
+        h, y, edges, spec.temperature, second=spec.statistic in ("full", "diagonal")
+    )
+    if not spec.frame_transport:
+        frame = None
+    aggregate = _pull_back(frame, moments.first)
+    if spec.statistic is None:
+        return StepStatistics(moments.weight, aggregate, None, None, None)
+    moment = local_moment(frame, aggregate - message, moments.second, spec.statistic)
+    moment = moment + spec.spectral_floor * torch.eye(
+        moment.size(-1), dtype=moment.dtype, device=moment.device
+    )
+    factor, attempt = stabilised_cholesky(moment, spec.schedule)
+    target = coordinates_from_frame(factor)
+    return StepStatistics(moments.weight, aggregate, moment, target, attempt)
+
+
+class EdgeMoments(NamedTuple):
+    r"""Sums over neighbourhoods, in environment coordinates.
+
+    Attributes:
+        weight: ``(E,)``, :math:`\omega_{ij}`.
+        first: ``(n, B, m)``, :math:`\sum_j \omega_{ij} y_j`.
+        second: ``(n, B, m, m)``, :math:`S_i`; empty unless asked for.
+    """
+
+    weight: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def edge_moments(
+    h: Tensor, y: Tensor, edges: Neighbourhoods, temperature: float, *, second: bool
+) -> EdgeMoments:
+    """Weight the neighbours by environment distance and sum first and second moments.
+
+    Args:
+        h: ``(n, B, m)``, the environment states that set the weights, Eq. (4).
+        y: ``(n, B, m)``, the messages in environment coordinates.
+        edges: The closed neighbourhoods.
+        temperature: The weights' temperature.
+        second: Whether to form the second moment as well.
+    """
+    return EdgeMoments(
+        *_edge_moments(h, y, edges.source, edges.target, edges.active, temperature, second)
+    )
+
+
+def local_moment(
+    frame: Tensor | None, mean_residual: Tensor, second: Tensor, statistic: Statistic
+) -> Tensor:
+    r"""Express the statistic in the target's own coordinates, without its floor.
+
+    Args:
+        frame: ``(n, B, m, m)``, or ``None`` for identity frames.
+        mean_residual: ``(n, B, m)``, :math:`\bar\delta_i = \bar\xi_i - \phi(\xi_i)`.
+        second: ``(n, B, m, m)``, :math:`S_i`; not read for the mean statistic.
+        statistic: Which restriction of Eq. (8).
+    """
+    if statistic == "mean":
+        return mean_residual.unsqueeze(-1) * mean_residual.unsqueeze(-2)
+    moment = second
+    if frame is not None:  # L^{-1} S L^{-T}, the second solve acting on the symmetric transpose
+        half = torch.linalg.solve_triangular(frame, second, upper=False)
+        moment = torch.linalg.solve_triangular(frame, half.mT, upper=False)
+    if statistic == "diagonal":
+        return torch.diag_embed(moment.diagonal(dim1=-2, dim2=-1))
+    return moment
+
+
+def _pull_back(frame: Tensor | None, vector: Tensor) -> Tensor:
+    return vector if frame is None else triangular_solve(frame, vector)
+
+
+# Edges per piece: about this many outer-product entries, so that a piece's temporaries stay in
+# the processor's cache. On Amazon Computers' size it is some five times faster than all at once.
+_PIECE_ENTRIES = 2**20
+
+
+def _pieces(y: Tensor, num_edges: int) -> Iterator[slice]:
+    size = max(64, _PIECE_ENTRIES // max(1, y[0].numel() * y.size(-1) if len(y) else 1))
+    return (slice(start, start + size) for start in range(0, num_edges, size))
+
+
+@torch.library.custom_op("geof::edge_moments", mutates_args=())
+def _edge_moments(
+    h: Tensor,
+    y: Tensor,
+    source: Tensor,
+    target: Tensor,
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, _, m = y.shape
+    weight = h.new_empty(len(source))
+    for piece in _pieces(y, len(source)):
+        energy = (h[target[piece]] - h[source[piece]]).square_().sum((-2, -1))
+        weight[piece] = torch.exp(-energy / temperature)
+    if active is not None:
+        weight *= active
+    # The self-loop's energy is exactly zero, so every normaliser is at least one.
+    normaliser = h.new_zeros(n).index_add_(0, target, weight)
+    weight /= normaliser[target]
+
+    first = torch.zeros_like(y, memory_format=torch.contiguous_format)
+    outer = y.new_zeros(*y.shape, m) if second else y.new_empty(0)
+    for piece in _pieces(y, len(source)):
+        i, w = target[piece], weight[piece, None, None]
+        neighbour = y[source[piece]]
+        first.index_add_(0, i, w * neighbour)
+        if second:
+            residual = neighbour - y[i]
+            outer.index_add_(0, i, (w * residual).unsqueeze(-1) * residual.unsqueeze(-2))
+    return weight, first, outer
+
+
+@_edge_moments.register_fake
+def _(
+    h: Tensor,
+    y: Tensor,
+    source: Tensor,
+    target: Tensor,
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    outer = y.new_empty(*y.shape, y.size(-1)) if second else y.new_empty(0)
+    return h.new_empty(source.shape), y.new_empty(y.shape), outer
+
+
+@torch.library.custom_op("geof::edge_moments_backward", mutates_args=())
+def _edge_moments_backward(
+    grad_weight: Tensor,
+    grad_first: Tensor,
+    grad_second: Tensor,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    source: Tensor,
+    target: Tensor,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor]:
+    grad_h, grad_y = torch.zeros_like(h), torch.zeros_like(y)
+    curvature = grad_second + grad_second.mT if second else None  # both factors of the outer product
+    score = grad_weight.clone()  # d loss / d weight
+    for piece in _pieces(y, len(source)):
+        i, j, w = target[piece], source[piece], weight[piece, None, None]
+        neighbour, pull = y[j], grad_first[i]
+        score[piece] += (pull * neighbour).sum((-2, -1))
+        if curvature is not None:
+            residual = neighbour - y[i]
+            bent = (curvature[i] @ residual.unsqueeze(-1)).squeeze(-1)
+            score[piece] += 0.5 * (bent * residual).sum((-2, -1))
+            bent *= w
+            grad_y.index_add_(0, i, bent, alpha=-1)
+            grad_y.index_add_(0, j, bent)
+        grad_y.index_add_(0, j, w * pull)
+
+    # Softmax of -energy / temperature over each neighbourhood.
+    mean_score = h.new_zeros(len(h)).index_add_(0, target, weight * score)
+    grad_energy = weight * (score - mean_score[target]) * (-1 / temperature)
+    for piece in _pieces(y, len(source)):
+        i, j = target[piece], source[piece]
+        force = (h[i] - h[j]) * (2 * grad_energy[piece, None, None])
+        grad_h.index_add_(0, i, force)
+        grad_h.index_add_(0, j, force, alpha=-1)
+    return grad_h, grad_y
+
+
+@_edge_moments_backward.register_fake
+def _(
+    grad_weight: Tensor,
+    grad_first: Tensor,
+    grad_second: Tensor,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    source: Tensor,
+    target: Tensor,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(h), torch.empty_like(y)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    h, y, source, target, _, ctx.temperature, ctx.second = inputs
+    ctx.save_for_backward(h, y, output[0], source, target)
+
+
+def _backward(
+    ctx: Any, grad_weight: Tensor, grad_first: Tensor, grad_second: Tensor
+) -> tuple[Tensor | None, ...]:
+    h, y, weight, source, target = ctx.saved_tensors
+    grad_h, grad_y = _edge_moments_backward(
+        grad_weight,
+        grad_first,
+        grad_second,
+        h,
+        y,
+        weight,
+        source,
+        target,
+        ctx.temperature,
+        ctx.second,
+    )
+    return grad_h, grad_y, None, None, None, None, None
+
+
+_edge_moments.register_autograd(_backward, setup_context=_save_for_backward)

@@ -1,0 +1,74 @@
+r"""Closed neighbourhoods :math:`\widetilde{\mathcal N}(i) = \mathcal N(i) \cup \{i\}`, sorted.
+
+The paper's neighbourhoods are sets: an edge given twice counts once, and every node has exactly
+one self-loop whether or not the input lists it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Neighbourhoods:
+    """Directed edges ``source -> target``, one self-loop per node, sorted by target, then source.
+
+    Build it once with :meth:`from_edge_index` and pass it in place of ``edge_index`` to save the
+    sort in every forward pass. The order is canonical, so results do not depend, not even in
+    the last bit, on the order in which edges were given.
+
+    Attributes:
+        source: ``(E,)`` int64.
+        target: ``(E,)`` int64, ascending.
+        num_nodes: ``n``.
+        active: ``(E,)`` bool or ``None`` for all. Repeated edges are inactive instead of absent
+            while ``torch.compile`` traces, because shapes must not depend on values there.
+    """
+
+    source: Tensor
+    target: Tensor
+    num_nodes: int
+    active: Tensor | None = None
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, num_nodes: int, *, static_shapes: bool | None = None
+    ) -> Neighbourhoods:
+        """Sort, de-duplicate and add self-loops.
+
+        Args:
+            edge_index: ``(2, E)`` int64, sources in the first row.
+            num_nodes: ``n``, above every index.
+            static_shapes: Mark repeats as inactive instead of removing them (default: only while
+                ``torch.compile`` traces).
+        """
+        loops = torch.arange(num_nodes, device=edge_index.device)
+        key = torch.cat([edge_index[1] * num_nodes + edge_index[0], loops * (num_nodes + 1)])
+        if torch.compiler.is_compiling() if static_shapes is None else static_shapes:
+            key = key.sort().values
+            active = torch.ones_like(key, dtype=torch.bool)
+            active[1:] = key[1:] != key[:-1]
+        else:
+            key, active = key.unique(), None
+        divisor = max(num_nodes, 1)
+        return cls(key % divisor, key // divisor, num_nodes, active)
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``(2, E)``, self-loops included, in the canonical order."""
+        return torch.stack([self.source, self.target])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum per-edge ``values`` ``(E, ...)`` over each target's neighbourhood: ``(n, ...)``."""
+        total = values.new_zeros(self.num_nodes, *values.shape[1:])
+        return total.index_add(0, self.target, values)
+
+    def to(self, device: torch.device | str) -> Neighbourhoods:
+        """Return a copy on ``device``."""
+        active = None if self.active is None else self.active.to(device)
+        return Neighbourhoods(
+            self.source.to(device), self.target.to(device), self.num_nodes, active
+        )

@@ -1,0 +1,92 @@
+"""Checks at the public boundary: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from geof.errors import DataError, DtypeError, ShapeError
+from geof.kernels import Neighbourhoods
+
+
+def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) -> None:
+    """Require a floating-point ``(n, channels)`` tensor of the model's dtype."""
+    if not isinstance(value, Tensor):
+        raise DtypeError(
+            f"Expected '{name}' to be a torch.Tensor (got {type(value).__name__}). "
+            f"Convert it with torch.as_tensor."
+        )
+    if value.dim() != 2 or value.size(1) != channels:
+        raise ShapeError(
+            f"Expected '{name}' to have shape (num_nodes, {channels}) "
+            f"(got {tuple(value.shape)})."
+        )
+    if value.dtype != dtype:
+        raise DtypeError(
+            f"Expected '{name}' to have the model's dtype {dtype} (got {value.dtype}). "
+            f"Use {name}.to({dtype}), or model.to({value.dtype}) when that is a float type."
+        )
+
+
+def check_same_nodes(name: str, value: Tensor, num_nodes: int) -> None:
+    """Require one row per node."""
+    if value.size(0) != num_nodes:
+        raise ShapeError(
+            f"Expected '{name}' to have one row per node, {num_nodes} as in 'x' "
+            f"(got {value.size(0)})."
+        )
+
+
+def check_batch(batch: Tensor, num_nodes: int) -> None:
+    """Require a batch vector with one entry per node."""
+    if batch.dim() != 1 or batch.size(0) != num_nodes:
+        raise ShapeError(
+            f"Expected 'batch' to have shape ({num_nodes},), one graph index per node "
+            f"(got {tuple(batch.shape)})."
+        )
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """Require finite entries, naming the first bad row. Skipped while ``torch.compile`` traces."""
+    if torch.compiler.is_compiling() or bool(value.isfinite().all()):
+        return
+    bad = (~value.isfinite()).any(-1).nonzero().flatten()
+    raise DataError(
+        f"Expected '{name}' to be finite, but {len(bad)} of {len(value)} rows hold a NaN or an "
+        f"infinity (first: row {int(bad[0])}). Clean or impute these rows."
+    )
+
+
+def as_neighbourhoods(edge_index: Tensor | Neighbourhoods, num_nodes: int) -> Neighbourhoods:
+    """Return the closed neighbourhoods of an ``edge_index`` or check prepared ones."""
+    if isinstance(edge_index, Neighbourhoods):
+        if edge_index.num_nodes != num_nodes:
+            raise ShapeError(
+                f"Expected neighbourhoods over {num_nodes} nodes, as in 'x' "
+                f"(got {edge_index.num_nodes})."
+            )
+        return edge_index
+    _check_edge_index(edge_index, num_nodes)
+    return Neighbourhoods.from_edge_index(edge_index, num_nodes)
+
+
+def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
+    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.long:
+        got = edge_index.dtype if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise DtypeError(
+            f"Expected 'edge_index' to be an int64 tensor (got {got}). Use edge_index.long(); "
+            "for a sparse adjacency use torch_geometric.utils.to_edge_index."
+        )
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ShapeError(
+            f"Expected 'edge_index' to have shape (2, num_edges) (got {tuple(edge_index.shape)})."
+        )
+    # Reading the values would break the graph under torch.compile.
+    if torch.compiler.is_compiling() or edge_index.numel() == 0:
+        return
+    low, high = (int(value) for value in edge_index.aminmax())
+    if low < 0 or high >= num_nodes:
+        raise DataError(
+            f"Expected 'edge_index' to hold node indices from 0 to {num_nodes - 1} "
+            f"(got indices from {low} to {high}). Check that 'x' has a row for every node."
+        )

@@ -1,0 +1,296 @@
+r"""The recurrent step (paper, Algorithm 1, the loop over :math:`l`) and a layer made of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from geof.config import StepSettings, require_divisible, require_positive
+from geof.errors import ConfigError, ShapeError
+from geof.geometry import (
+    AdmissibleBox,
+    StepLipschitz,
+    StepNorms,
+    apply_frame,
+    frame_from_coordinates,
+    num_coordinates,
+    step_lipschitz,
+)
+from geof.kernels import Neighbourhoods, StepStatistics, resolve_backend
+from geof.model.evolution import CorrectionController, evolve_coordinates
+from geof.model.feedback import step_spec, updates_geometry
+from geof.model.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
+from geof.model.trace import StepTrace, geometry_change
+from geof.model.transport import FrameTransport
+
+
+class CoupledState(NamedTuple):
+    r"""The pair :math:`S^l = (\xi^l, Z^l)`: features ``(n, d)`` and coordinates ``(n, B, t)``."""
+
+    features: Tensor
+    coordinates: Tensor
+
+
+class Recurrence(nn.Module):
+    """Parameters and arithmetic of one step, shared by :class:`GeoFConv` and ``GeoF``."""
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        signature_channels: int,
+        blocks: int,
+        correction_rank: int,
+        controller_channels: int,
+        settings: StepSettings,
+        backend: str,
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.block_size = require_divisible(channels, blocks)
+        require_positive("signature_channels", signature_channels, least=0)
+        self.signature_channels = signature_channels
+        self.blocks = blocks
+        self.settings = settings
+        self.backend = backend
+        self.box = AdmissibleBox(settings.offdiagonal_bound, tuple(settings.log_scale_bounds))
+        step_spec(settings, 0)  # a bad jitter schedule is refused here, not in the first forward
+        resolve_backend(backend)
+        self.transport = FrameTransport(channels)
+        self.controller = CorrectionController(
+            self.block_size,
+            signature_channels=signature_channels,
+            hidden_channels=controller_channels,
+            rank=correction_rank,
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        self.transport.reset_parameters()
+        self.controller.reset_parameters()
+
+    def identity_coordinates(self, num_nodes: int) -> Tensor:
+        """Return the coordinates of identity frames, ``(n, B, t)`` zeros."""
+        weight = self.transport.message.weight
+        return weight.new_zeros(num_nodes, self.blocks, num_coordinates(self.block_size))
+
+    def environment(self, features: Tensor, coordinates: Tensor) -> Tensor:
+        r"""Return :math:`h_i = L_i \xi_i`, Eq. (4), ``(n, d)``."""
+        frame = frame_from_coordinates(coordinates)
+        return apply_frame(frame, self._split(features)).flatten(1)
+
+    def advance(
+        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
+    ) -> CoupledState:
+        r"""Return :math:`S^{l+1} = F(S^l)` (Eqs. 4 to 12)."""
+        return self._advance(state, edges, signature, step).following
+
+    def traced_advance(
+        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
+    ) -> tuple[CoupledState, StepTrace]:
+        """Return the next state and everything the step computed on the way."""
+        following, message, statistics, correction = self._advance(state, edges, signature, step)
+        attempt = statistics.attempt
+        retried = edges.source.new_zeros(()) if attempt is None else (attempt > 0).sum()
+        return following, StepTrace(
+            weight=statistics.weight,
+            aggregate=statistics.aggregate.flatten(1),
+            mean_residual=statistics.aggregate - message,
+            moment=statistics.moment,
+            target=statistics.target,
+            correction=correction,
+            features=following.features,
+            coordinates=following.coordinates,
+            geometry_change=geometry_change(following.coordinates, state.coordinates),
+            retried_blocks=retried,
+        )
+
+    def _advance(
+        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int
+    ) -> _Advance:
+        settings = self.settings
+        xi = self._split(state.features)  # (n, B, m)
+        message = self._split(self.transport.message(state.features))  # (n, B, m)
+        statistics = resolve_backend(self.backend)(
+            xi, message, state.coordinates, edges, step_spec(settings, step)
+        )
+        features = self.transport(state.features, statistics.aggregate.flatten(1))
+        coordinates, correction = state.coordinates, None
+        if updates_geometry(settings, step):
+            if settings.correction_strength > 0:
+                correction = self.controller(xi, statistics.aggregate, signature)
+            coordinates = evolve_coordinates(
+                coordinates,
+                statistics.target,
+                correction,
+                target_mix=settings.target_mix,
+                correction_strength=settings.correction_strength,
+                box=self.box,
+            )
+        return _Advance(CoupledState(features, coordinates), message, statistics, correction)
+
+    @contextmanager
+    def correction_off(self) -> Iterator[None]:
+        r"""Switch the learned correction off (:math:`\gamma = 0`) inside a ``with`` block.
+
+        It needs no retraining and leaves the parameters alone; the paper compares a trained
+        checkpoint with and without it.
+        """
+        settings = self.settings
+        self.settings = replace(settings, correction_strength=0.0)
+        try:
+            yield
+        finally:
+            self.settings = settings
+
+    def lipschitz(self, feature_bound: float, signature_bound: float) -> StepLipschitz:
+        r"""Return Proposition 3 (ii)'s constants for the present parameters.
+
+        Args:
+            feature_bound: :math:`\Xi`, a bound on every :math:`\|\xi_i\|_2`.
+            signature_bound: :math:`\bar U`, a bound on every :math:`\|u_i\|_2`.
+
+        Raises:
+            ConfigError: For a variant the proposition does not speak of.
+        """
+        settings = self.settings
+        if not settings.frame_transport or settings.feedback != "full":
+            raise ConfigError(
+                "Expected the full model: Proposition 3 (ii) bounds the step with "
+                "frame_transport=True and feedback='full' (got "
+                f"frame_transport={settings.frame_transport}, feedback={settings.feedback!r})."
+            )
+        hidden, output = self.controller.hidden, self.controller.output
+        norms = StepNorms(
+            message=_spectral_norm(self.transport.message.weight),
+            gate=_spectral_norm(self.transport.gate.weight),
+            controller_hidden=_spectral_norm(hidden.weight),
+            controller_output=_spectral_norm(output.weight),
+            hidden_bias=float(hidden.bias.detach().norm()),
+            output_bias=float(output.bias.detach().norm()),
+            signature=signature_bound,
+        )
+        return step_lipschitz(
+            self.block_size,
+            self.blocks,
+            self.box,
+            norms,
+            feature_bound=feature_bound,
+            temperature=settings.temperature,
+            spectral_floor=settings.spectral_floor,
+            jitter=settings.jitter,
+            target_mix=settings.target_mix,
+            correction_strength=settings.correction_strength,
+        )
+
+    def _split(self, features: Tensor) -> Tensor:
+        return features.unflatten(-1, (self.blocks, self.block_size))
+
+    def _check_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
+        """Return the signature the model may see: checked, or zero for w/o SA."""
+        dtype = self.transport.message.weight.dtype
+        if signature is None:
+            if self.signature_channels:
+                raise ShapeError(
+                    f"Expected 'signature' with {self.signature_channels} columns (got None). "
+                    "Compute it with geof.structural_signature, or build with "
+                    "signature_channels=0."
+                )
+            return self.transport.message.weight.new_zeros(num_nodes, 0)
+        check_matrix("signature", signature, self.signature_channels, dtype)
+        check_same_nodes("signature", signature, num_nodes)
+        check_finite("signature", signature)
+        return signature if self.settings.structure_aware else torch.zeros_like(signature)
+
+
+class _Advance(NamedTuple):
+    following: CoupledState
+    message: Tensor
+    statistics: StepStatistics
+    correction: Tensor | None
+
+
+def _spectral_norm(weight: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(weight.detach().double(), ord=2))
+
+
+class GeoFConv(Recurrence):
+    r"""One recurrent step of GeoF as a layer for your own network.
+
+    It takes node states and their geometry and returns both after one step of
+    geometry-weighted, frame-aligned message passing (Eqs. 4 to 12). Chain several layers by
+    passing the coordinates on; without them the layer starts from identity frames.
+
+    Args:
+        channels: :math:`d`, the width of the state (input and output).
+        signature_channels: :math:`q`, the width of the structural signatures the controller
+            sees (default: 0, none).
+        blocks: :math:`B`, dividing ``channels``.
+        correction_rank: :math:`r` of the controller's factors.
+        controller_channels: Width of the controller's hidden layer.
+        backend: ``"auto"``, ``"torch"`` or ``"reference"``.
+        **settings: Any field of :class:`geof.config.StepSettings`.
+
+    Shapes:
+        - **input:** state :math:`(n, d)`, edges :math:`(2, E)`, coordinates
+          :math:`(n, B, m(m+1)/2)`, signature :math:`(n, q)`
+        - **output:** state :math:`(n, d)`, coordinates :math:`(n, B, m(m+1)/2)`
+
+    >>> conv = GeoFConv(16, blocks=4)
+    >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    >>> x, coordinates = conv(torch.randn(3, 16), edge_index)
+    >>> x.shape, coordinates.shape
+    (torch.Size([3, 16]), torch.Size([3, 4, 10]))
+    >>> h = conv.environment(x, coordinates)  # the states in shared coordinates, for a readout
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        signature_channels: int = 0,
+        blocks: int = 8,
+        correction_rank: int = 4,
+        controller_channels: int = 64,
+        backend: str = "auto",
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            channels,
+            signature_channels=signature_channels,
+            blocks=blocks,
+            correction_rank=correction_rank,
+            controller_channels=controller_channels,
+            settings=StepSettings.from_options(**settings),
+            backend=backend,
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        coordinates: Tensor | None = None,
+        signature: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the state and the coordinates after one step."""
+        check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
+        check_finite("x", x)
+        signature = self._check_signature(signature, x.size(0))
+        edges = as_neighbourhoods(edge_index, x.size(0))
+        if coordinates is None:
+            coordinates = self.identity_coordinates(x.size(0))
+        elif coordinates.shape != self.identity_coordinates(x.size(0)).shape:
+            raise ShapeError(
+                "Expected 'coordinates' to have shape (num_nodes, blocks, m(m+1)/2) = "
+                f"{tuple(self.identity_coordinates(x.size(0)).shape)} "
+                f"(got {tuple(coordinates.shape)})."
+            )
+        return tuple(self.advance(CoupledState(x, coordinates), edges, signature))
+
+    def __repr__(self) -> str:
+        return f"GeoFConv({self.channels}, blocks={self.blocks})"

@@ -1,0 +1,68 @@
+"""What happened inside: the state after the last step and, on request, after each one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from geof.kernels import Neighbourhoods
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    r"""One recurrent step, for explanation.
+
+    Attributes:
+        weight: ``(E,)``, :math:`\omega_{ij}`, in the order of :attr:`GeoFState.edges`.
+        aggregate: ``(n, d)``, :math:`\bar\xi_i`.
+        mean_residual: ``(n, B, m)``, :math:`\bar\delta_{i,b}`.
+        moment: ``(n, B, m, m)``, :math:`C_{i,b}`; ``None`` when the step formed no statistic.
+        target: ``(n, B, t)``, :math:`\hat z_{i,b}`; ``None`` likewise.
+        correction: ``(n, B, t)``, :math:`\Delta z_{i,b}`; ``None`` when there was none.
+        features: ``(n, d)``, :math:`\xi_i^{l+1}`.
+        coordinates: ``(n, B, t)``, :math:`z_{i,b}^{l+1}`.
+        geometry_change: :math:`D_Z`, the mean over nodes and blocks of
+            :math:`\|z_{i,b}^{l+1} - z_{i,b}^l\|_2` (paper, section 4.4).
+        retried_blocks: Blocks whose Cholesky factor needed more than the first jitter.
+    """
+
+    weight: Tensor
+    aggregate: Tensor
+    mean_residual: Tensor
+    moment: Tensor | None
+    target: Tensor | None
+    correction: Tensor | None
+    features: Tensor
+    coordinates: Tensor
+    geometry_change: Tensor
+    retried_blocks: Tensor
+
+
+@dataclass(frozen=True)
+class GeoFState:
+    r"""The coupled state after the last step.
+
+    Attributes:
+        features: ``(n, d)``, :math:`\xi_i^L`.
+        coordinates: ``(n, B, t)``, :math:`z_{i,b}^L`.
+        environment: ``(n, d)``, :math:`h_i^L = L_i^L \xi_i^L`.
+        edges: The closed neighbourhoods, in the order of the traces' weights.
+        initial_features: ``(n, d)``, :math:`\xi_i^0`.
+        initial_coordinates: ``(n, B, t)``, :math:`z_{i,b}^0`.
+        trajectory: One :class:`StepTrace` per step, or ``None`` unless asked for.
+    """
+
+    features: Tensor
+    coordinates: Tensor
+    environment: Tensor
+    edges: Neighbourhoods
+    initial_features: Tensor
+    initial_coordinates: Tensor
+    trajectory: tuple[StepTrace, ...] | None = None
+
+
+def geometry_change(coords: Tensor, previous: Tensor) -> Tensor:
+    r"""Return :math:`D_Z = \frac{1}{nB} \sum_{i,b} \|z_{i,b} - z_{i,b}'\|_2` (section 4.4)."""
+    change = (coords - previous).norm(dim=-1)
+    return change.sum() / max(change.numel(), 1)
