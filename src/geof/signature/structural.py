@@ -6,24 +6,24 @@ simple undirected graph is back at its start after :math:`k` steps (RWSE):
 .. math::
     u_i = \big[\bar d_i, (P^1)_{ii}, \dots, (P^K)_{ii}\big], \qquad P = D^{-1} A .
 
-The symmetric :math:`N = D^{-1/2} A D^{-1/2}` has the same diagonal powers as :math:`P`, so half
-of the steps suffice:
+The powers of the symmetric :math:`N = D^{-1/2} A D^{-1/2}` have the same diagonal as those of
+:math:`P`, so half of the steps suffice:
 
 .. math::
     (P^{a+b})_{ii} = (N^a N^b)_{ii} = \sum_j (N^a)_{ij} (N^b)_{ij} .
 
-Without self-loops :math:`(P^1)_{ii} = 0`, and :math:`(P^2)_{ii} = \sum_j N_{ij}^2` needs no
-product. For the others the *exact* method runs over blocks of columns :math:`j`, the *estimate*
-over Gaussian probes :math:`v`, of which
+Without self-loops :math:`(P^1)_{ii} = 0`, and :math:`(P^2)_{ii} = \sum_j N_{ij}^2` takes no
+product. Beyond that the *exact* method runs over blocks of columns :math:`j`, the *estimate*
+over Gaussian probes :math:`v`, for which
 :math:`\mathbb E\big[(N^a v)_i (N^b v)_i\big] = (N^{a+b})_{ii}`.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -37,11 +37,12 @@ from torch_geometric.transforms import BaseTransform
 
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
 
-DegreeScale = Literal["max", "log"]
+Degree = Literal["max", "log"]
 Method = Literal["exact", "estimate"]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.integer]
 
-# On Photo and Physics wider blocks fall out of the cache (half the speed at 128 columns) and
-# narrower ones leave the vector units idle.
+# On Photo and Physics wider blocks fall out of the cache and narrower ones idle the vector units.
 _MAX_COLUMNS = 32
 # Float64 numbers held per node and column: two powers, their product, the probes.
 _BUFFERS = 4
@@ -58,13 +59,13 @@ class StructuralSignature:
         method: ``"exact"`` or ``"estimate"``.
         probes: Number of probes, ``None`` when exact.
         seed: Seed of the probes, ``None`` when exact.
-        standard_error: Per column, the root mean square over the nodes of the standard error
-            seen in the probes' sample variance; ``None`` when exact.
+        standard_error: For each of the ``1 + K`` columns, the root mean square over the nodes
+            of the standard error seen in the probes' sample variance; ``None`` when exact.
     """
 
     values: Tensor
     walk_length: int
-    degree: DegreeScale
+    degree: Degree
     method: Method
     probes: int | None = None
     seed: int | None = None
@@ -72,17 +73,9 @@ class StructuralSignature:
 
     def describe(self) -> dict[str, Any]:
         """Return the record as JSON-able metadata, without the values."""
-        error = self.standard_error
-        return {
-            "columns": ["degree", *(f"return_{k}" for k in range(1, self.walk_length + 1))],
-            "walk_length": self.walk_length,
-            "degree": self.degree,
-            "method": self.method,
-            "probes": self.probes,
-            "seed": self.seed,
-            "standard_error": None if error is None else list(error),
-            "dtype": str(self.values.dtype).removeprefix("torch."),
-        }
+        record = {field.name: getattr(self, field.name) for field in fields(self)}
+        del record["values"]
+        return record | {"dtype": str(self.values.dtype).removeprefix("torch.")}
 
 
 def structural_signature(
@@ -90,7 +83,7 @@ def structural_signature(
     num_nodes: int,
     *,
     walk_length: int = 16,
-    degree: DegreeScale = "max",
+    degree: Degree = "max",
     batch: Tensor | None = None,
     method: Method = "exact",
     probes: int = 256,
@@ -102,8 +95,8 @@ def structural_signature(
     r"""Compute normalised degree and random-walk return probabilities of every node.
 
     Self-loops are dropped and duplicate edges count once. An isolated node has return
-    probability 0. Everything is computed on the CPU in float64. A batch of graphs costs little
-    more than its graphs: components share columns, so the work is that of each component alone.
+    probability 0. The computation is in float64 on ``torch.get_num_threads()`` CPU threads.
+    A batch of graphs costs little more than its graphs one by one.
 
     The estimate is unbiased. Columns 0, 1 and 2 stay exact; for even :math:`k \ge 4` the
     relative standard error is :math:`\sqrt{2 / \text{probes}}` at every node, and for odd
@@ -119,12 +112,12 @@ def structural_signature(
         batch: ``(n,)``, the graph of each node; without it all nodes are one graph.
         method: ``"exact"`` or ``"estimate"``; one is never exchanged for the other silently.
         probes: Gaussian probes of the estimate, at least 2.
-        seed: Seed of the probes. Same arguments, same bits.
+        seed: Seed of the probes, at least 0.
         max_work: The most multiply-adds ``"exact"`` may take before it refuses:
             :math:`\lfloor (K - 1) / 2 \rfloor \sum_c \mathrm{nnz}_c n_c` over the connected
             components. The default is one to two hours on two cores; ``None`` lifts the limit.
-        memory_bytes: Approximate budget of the dense blocks; it sets how many columns or
-            probes are propagated at a time, and the result only up to rounding.
+        memory_bytes: Approximate budget of the dense blocks. It sets how many columns or
+            probes are propagated at a time; the result changes only by rounding.
         dtype: Floating dtype of the result.
 
     Returns:
@@ -141,34 +134,31 @@ def structural_signature(
     >>> structural_signature(triangle, num_nodes=3, walk_length=4).values[0]
     tensor([1.0000, 0.0000, 0.5000, 0.2500, 0.3750])
     """
-    _check_settings(walk_length, degree, method, probes, memory_bytes, dtype)
-    _require_integer("num_nodes", num_nodes, at_least=0)
+    _check_settings(walk_length, degree, method, probes, seed, memory_bytes, dtype)
     adjacency = _simple_adjacency(edge_index, num_nodes)
     graph = _graph_of_node(batch, adjacency)
 
-    values = np.zeros((1 + walk_length, num_nodes))  # a row per column: blocks add to whole rows
-    values[0] = _normalised_degree(adjacency, graph, degree)
+    values = np.zeros((1 + walk_length, num_nodes))  # transposed: blocks add to contiguous rows
     error = np.zeros(1 + walk_length)
+    values[0] = _normalised_degree(adjacency, graph, degree)
     if walk_length >= 2:
         walk = _symmetric_walk(adjacency)
         values[2] = walk.power(2).sum(axis=1)
     if walk_length >= 3 and adjacency.nnz:
-        columns = max(1, min(_MAX_COLUMNS, memory_bytes // (8 * _BUFFERS * num_nodes)))
-        if method == "exact":
-            values[3:] = _exact_returns(walk, walk_length, columns, max_work)
-        else:
-            values[3:], error[3:] = _estimated_returns(walk, walk_length, columns, probes, seed)
+        budget = memory_bytes // (8 * _BUFFERS * num_nodes * torch.get_num_threads())
+        columns = min(max(1, budget), _MAX_COLUMNS)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            if method == "exact":
+                values[3:] = _exact_returns(walk, walk_length, columns, max_work)
+            else:
+                values[3:], error[3:] = _estimated_returns(walk, walk_length, columns, probes, seed)
 
-    estimated = method == "estimate"
-    return StructuralSignature(
-        values=torch.from_numpy(values.T).to(dtype).contiguous().to(edge_index.device),
-        walk_length=walk_length,
-        degree=degree,
-        method=method,
-        probes=probes if estimated else None,
-        seed=seed if estimated else None,
-        standard_error=tuple(error.tolist()) if estimated else None,
-    )
+    result = torch.from_numpy(values.T).to(dtype).contiguous().to(edge_index.device)
+    if method == "exact":
+        return StructuralSignature(result, walk_length, degree, method)
+    standard_error = tuple(error.tolist())
+    return StructuralSignature(result, walk_length, degree, method, probes, seed, standard_error)
 
 
 class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships no types
@@ -177,10 +167,8 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
     It reads ``data.edge_index``, ``data.num_nodes`` and, when there, ``data.batch``. The
     arguments are those of :func:`structural_signature`.
 
-    >>> from torch_geometric.data import Data
-    >>> edge_index = torch.tensor([[0, 1], [1, 0]])
     >>> transform = AddStructuralSignature(walk_length=2)
-    >>> transform(Data(edge_index=edge_index, num_nodes=2)).signature
+    >>> transform(Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)).signature
     tensor([[1., 0., 1.],
             [1., 0., 1.]])
     """
@@ -189,7 +177,7 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
         self,
         *,
         walk_length: int = 16,
-        degree: DegreeScale = "max",
+        degree: Degree = "max",
         method: Method = "exact",
         probes: int = 256,
         seed: int = 0,
@@ -197,22 +185,17 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
         memory_bytes: int = 2**29,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        _check_settings(walk_length, degree, method, probes, memory_bytes, dtype)
-        self.walk_length = walk_length
-        self.degree = degree
-        self.method = method
-        self.probes = probes
-        self.seed = seed
-        self.max_work = max_work
-        self.memory_bytes = memory_bytes
-        self.dtype = dtype
+        _check_settings(walk_length, degree, method, probes, seed, memory_bytes, dtype)
+        self.walk_length, self.degree, self.method = walk_length, degree, method
+        self.probes, self.seed = probes, seed
+        self.max_work, self.memory_bytes, self.dtype = max_work, memory_bytes, dtype
 
     def forward(self, data: Data) -> Data:
         """Return ``data`` with ``signature`` of shape ``(n, 1 + walk_length)``."""
         if getattr(data, "edge_index", None) is None:
             raise DataError(
-                f"Expected 'data' to have an 'edge_index' (got {type(data).__name__} without "
-                "one). Heterogeneous graphs need data.to_homogeneous() first."
+                f"Expected 'data' to have an 'edge_index' (got a {type(data).__name__} without "
+                "one). A heterogeneous graph needs data.to_homogeneous() first."
             )
         data.signature = structural_signature(
             data.edge_index, data.num_nodes, batch=data.get("batch"), **vars(self)
@@ -229,45 +212,77 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
 
 def _exact_returns(
     walk: csr_array, walk_length: int, columns: int, max_work: float | None
-) -> NDArray[np.float64]:
-    """Return ``(K - 2, n)``: the return probabilities of 3 and more steps."""
+) -> Floats:
+    """Return ``(K - 2, n)``: the return probabilities of 3 and more steps.
+
+    Walks never leave a component, so every component numbers its nodes from 0 and shares
+    column ``j`` with all others. With the components in order of size, those that have a
+    ``j``-th node are the leading rows of the matrix, and the others sit out.
+    """
     component, sizes = _components_by_size(walk)
-    _check_work(walk, sizes[component], walk_length, max_work)
+    products = (walk_length - 1) // 2
+    _check_work(products * float(np.diff(walk.indptr) @ sizes[component]), max_work)
     order = _component_order(walk, component)
-    total = torch.zeros(walk_length - 2, walk.shape[0], dtype=torch.float64)
-    for matrix, first in _column_blocks(_reordered(walk, order), sizes, columns):
-        for k, left, right in _powers(matrix, first, walk_length):
-            total[k - 3, : first.size(0)] += torch.einsum("ij,ij->i", left, right)
-    values = np.empty(total.shape)
-    values[:, order] = total.numpy()
+    walk = walk[order][:, order]
+    walk.sort_indices()
+
+    node_column = np.arange(walk.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    entry_column = np.repeat(node_column, np.diff(walk.indptr))
+    by_column = np.argsort(entry_column, kind="stable")
+    entry_column, entry_row = entry_column[by_column], walk.indices[by_column]
+    entry_value = walk.data[by_column]
+
+    def block_returns(start: int) -> Floats:
+        stop = min(start + columns, int(sizes[0]))
+        rows = int(sizes[sizes > start].sum())
+        entries = slice(*np.searchsorted(entry_column, [start, stop]))
+        first = np.zeros((rows, stop - start))
+        first[entry_row[entries], entry_column[entries] - start] = entry_value[entries]
+        returns = np.empty((walk_length - 2, rows))
+        for k, left, right in _powers(_torch_csr(walk, rows), torch.from_numpy(first), walk_length):
+            returns[k - 3] = torch.einsum("ij,ij->i", left, right)
+        return returns
+
+    total = np.zeros((walk_length - 2, walk.shape[0]))
+    for block in _in_threads(block_returns, range(0, int(sizes[0]), columns)):
+        total[:, : block.shape[1]] += block
+    values = np.empty_like(total)
+    values[:, order] = total
     return values
 
 
 def _estimated_returns(
     walk: csr_array, walk_length: int, columns: int, probes: int, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Return ``(K - 2, n)`` estimates and the root mean square standard error of each row."""
     size = walk.shape[0]
     matrix = _torch_csr(walk, size)
-    generator = torch.Generator().manual_seed(seed)
-    total = torch.zeros(walk_length - 2, size, dtype=torch.float64)
-    squares = torch.zeros_like(total)
-    for start in range(0, probes, columns):
-        # Drawn one by one, the probes do not depend on the block size.
+
+    def block_moments(start: int) -> Floats:
+        # A stream per probe: the probes depend neither on the blocks nor on the threads.
         block = [
-            torch.randn(size, generator=generator, dtype=torch.float64)
-            for _ in range(min(columns, probes - start))
+            np.random.default_rng([seed, probe]).standard_normal(size)
+            for probe in range(start, min(start + columns, probes))
         ]
-        for k, left, right in _powers(matrix, matrix @ torch.stack(block, dim=1), walk_length):
+        first = matrix @ torch.from_numpy(np.stack(block, axis=1))
+        moments = np.empty((2, walk_length - 2, size))
+        for k, left, right in _powers(matrix, first, walk_length):
             product = left * right
-            total[k - 3] += product.sum(1)
-            squares[k - 3] += torch.einsum("ij,ij->i", product, product)
-    mean = total / probes
-    variance = (squares / probes - mean.square()).clamp(min=0) / (probes - 1)  # of the mean
-    return mean.numpy(), variance.mean(1).sqrt().numpy()
+            moments[0, k - 3] = product.sum(1)
+            moments[1, k - 3] = torch.einsum("ij,ij->i", product, product)
+        return moments
+
+    moments = np.zeros((2, walk_length - 2, size))
+    for block in _in_threads(block_moments, range(0, probes, columns)):
+        moments += block
+    mean, square = moments / probes
+    variance = np.maximum(square - mean**2, 0) / (probes - 1)  # of the mean
+    return mean, np.sqrt(variance.mean(axis=1))
 
 
-def _powers(matrix: Tensor, first: Tensor, walk_length: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+def _powers(
+    matrix: Tensor, first: Tensor, walk_length: int
+) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``k, X_a, X_b`` with ``a + b = k`` for ``k = 3 .. K``, where ``X_a = N^a X_0``.
 
     ``first`` is ``X_1``. Two buffers are written in turn, so use a pair before asking for the
@@ -282,88 +297,64 @@ def _powers(matrix: Tensor, first: Tensor, walk_length: int) -> Iterator[tuple[i
         left, right = right, left
 
 
-def _column_blocks(
-    walk: csr_array, sizes: NDArray[np.int64], columns: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, block by block, the part of ``N`` still at work and its columns ``X_1 = N E``.
+def _in_threads(task: Callable[[int], Floats], starts: range) -> Iterator[Floats]:
+    """Map ``task`` over the blocks in order, a whole block per thread.
 
-    Walks never leave a component, so every component may number its nodes from 0 and share
-    column ``j`` with all others. The nodes of ``walk`` come component by component, largest
-    first: those with a ``j``-th node are the leading rows, and column ``j`` involves no others.
+    Left to itself torch would split every product among its threads; they wait for each other
+    after each of thousands of short products, many times slower when a core is busy elsewhere.
     """
-    first_node = np.cumsum(sizes) - sizes
-    node_column = np.arange(walk.shape[0]) - np.repeat(first_node, sizes)
-    entry_column = np.repeat(node_column, np.diff(walk.indptr))
-    by_column = np.argsort(entry_column, kind="stable")
-    column, row = entry_column[by_column], walk.indices[by_column].astype(np.int64)
-    value = walk.data[by_column]
-    for start in range(0, int(sizes[0]), columns):
-        stop = min(start + columns, int(sizes[0]))
-        rows = int(sizes[sizes > start].sum())
-        entries = slice(*np.searchsorted(column, [start, stop]))
-        first = np.zeros((rows, stop - start))
-        first[row[entries], column[entries] - start] = value[entries]
-        yield _torch_csr(walk, rows), torch.from_numpy(first)
+    threads = torch.get_num_threads()
+    if threads == 1 or len(starts) == 1:
+        yield from map(task, starts)
+        return
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield from pool.map(task, starts)
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _components_by_size(walk: csr_array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _components_by_size(walk: csr_array) -> tuple[Integers, Integers]:
     """Return the component of each node and the components' sizes, numbered largest first."""
     _, label = connected_components(walk, directed=False)
     sizes = np.bincount(label)
     largest_first = np.argsort(-sizes, kind="stable")
-    rank = np.empty_like(largest_first)
-    rank[largest_first] = np.arange(len(sizes))
-    return rank[label], sizes[largest_first]
+    return np.argsort(largest_first)[label], sizes[largest_first]
 
 
-def _component_order(walk: csr_array, component: NDArray[np.int64]) -> NDArray[np.int64]:
+def _component_order(walk: csr_array, component: Integers) -> Integers:
     """Order the nodes by component and, for the cache, neighbours close to each other."""
     nodes = reverse_cuthill_mckee(walk, symmetric_mode=True)
-    return nodes[np.argsort(component[nodes], kind="stable")].astype(np.int64)
-
-
-def _reordered(walk: csr_array, order: NDArray[np.int64]) -> csr_array:
-    walk = walk[order][:, order]
-    walk.sort_indices()
-    return walk
+    return nodes[np.argsort(component[nodes], kind="stable")]
 
 
 def _torch_csr(walk: csr_array, rows: int) -> Tensor:
-    """Share the leading ``rows`` x ``rows`` part with torch, whose product is multi-threaded."""
+    """Share the leading ``rows`` x ``rows`` part with torch, whose product is the faster one."""
     entries = int(walk.indptr[rows])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(walk.indptr[: rows + 1]),
-            torch.from_numpy(walk.indices[:entries]),
-            torch.from_numpy(walk.data[:entries]),
-            size=(rows, rows),
-            check_invariants=False,
-        )
+    arrays = walk.indptr[: rows + 1], walk.indices[:entries], walk.data[:entries]
+    return torch.sparse_csr_tensor(
+        *map(torch.from_numpy, arrays), size=(rows, rows), check_invariants=False
+    )
 
 
 def _symmetric_walk(adjacency: csr_array) -> csr_array:
-    r"""Return :math:`N = D^{-1/2} A D^{-1/2}`; rows of isolated nodes are empty."""
+    r"""Return :math:`N = D^{-1/2} A D^{-1/2}`; the rows of isolated nodes are empty."""
     degree = np.diff(adjacency.indptr)
     scale = 1.0 / np.sqrt(np.maximum(degree, 1))
-    walk = adjacency.copy()
-    walk.data = np.repeat(scale, degree) * scale[walk.indices]
-    return walk
+    values = np.repeat(scale, degree) * scale[adjacency.indices]
+    return csr_array((values, adjacency.indices, adjacency.indptr), shape=adjacency.shape)
 
 
 def _simple_adjacency(edge_index: Tensor, num_nodes: int) -> csr_array:
-    """Return the 0/1 adjacency without self-loops and duplicates, after checking the edges."""
+    """Return the symmetric adjacency without self-loops and duplicates, or say what is wrong."""
     _check_edge_index(edge_index, num_nodes)
     source, target = edge_index.detach().cpu().numpy()
     keep = source != target
-    source, target = source[keep], target[keep]
-    adjacency = csr_array((np.ones(len(source)), (source, target)), shape=(num_nodes, num_nodes))
-    adjacency.data[:] = 1.0  # duplicates were summed
-    reverse = adjacency.T.tocsr()
-    if not np.array_equal(adjacency.indptr, reverse.indptr) or not np.array_equal(
-        adjacency.indices, reverse.indices
-    ):
-        i, j = (int(index[0]) for index in (adjacency - reverse).maximum(0).nonzero())
+    edges = (source[keep], target[keep])
+    adjacency = csr_array((np.ones(keep.sum()), edges), shape=(num_nodes, num_nodes))
+    adjacency.data[:] = 1.0  # duplicates were added up
+    if (one_way := (adjacency - adjacency.T).maximum(0)).nnz:
+        i, j = (int(index[0]) for index in one_way.nonzero())
         raise DataError(
             "Expected 'edge_index' to hold both directions of every edge "
             f"(got {i} -> {j} without {j} -> {i}). Use torch_geometric.utils.to_undirected."
@@ -371,19 +362,19 @@ def _simple_adjacency(edge_index: Tensor, num_nodes: int) -> csr_array:
     return adjacency
 
 
-def _graph_of_node(batch: Tensor | None, adjacency: csr_array) -> NDArray[np.int64]:
+def _graph_of_node(batch: Tensor | None, adjacency: csr_array) -> Integers:
+    """Return the graph of each node, numbered from 0."""
     num_nodes = adjacency.shape[0]
     if batch is None:
         return np.zeros(num_nodes, dtype=np.int64)
-    _require_tensor("batch", batch)
+    _require_int64("batch", batch)
     if batch.shape != (num_nodes,):
         raise ShapeError(
             f"Expected 'batch' to have shape ({num_nodes},), one graph index per node "
             f"(got {tuple(batch.shape)})."
         )
     graph = np.unique(batch.detach().cpu().numpy(), return_inverse=True)[1]
-    source = np.repeat(graph, np.diff(adjacency.indptr))
-    if (source != graph[adjacency.indices]).any():
+    if (np.repeat(graph, np.diff(adjacency.indptr)) != graph[adjacency.indices]).any():
         raise DataError(
             "Expected every edge of 'edge_index' to stay inside one graph of 'batch' (got an "
             "edge between two graphs). Build both with torch_geometric.data.Batch."
@@ -391,16 +382,14 @@ def _graph_of_node(batch: Tensor | None, adjacency: csr_array) -> NDArray[np.int
     return graph
 
 
-def _normalised_degree(
-    adjacency: csr_array, graph: NDArray[np.int64], scale: DegreeScale
-) -> NDArray[np.float64]:
+def _normalised_degree(adjacency: csr_array, graph: Integers, scale: Degree) -> Floats:
+    """Return the degree over the largest one in the node's graph, 0 where that is 0."""
     degree = np.diff(adjacency.indptr).astype(np.float64)
     largest = np.zeros(graph.max(initial=0) + 1)
     np.maximum.at(largest, graph, degree)
-    largest = largest[graph]
     if scale == "log":
         degree, largest = np.log1p(degree), np.log1p(largest)
-    return np.divide(degree, largest, out=np.zeros_like(degree), where=largest > 0)
+    return np.divide(degree, largest[graph], out=np.zeros_like(degree), where=degree > 0)
 
 
 def _check_settings(
@@ -408,29 +397,23 @@ def _check_settings(
     degree: str,
     method: str,
     probes: int,
+    seed: int,
     memory_bytes: int,
     dtype: torch.dtype,
 ) -> None:
     _require_integer("walk_length", walk_length, at_least=0)
     _require_integer("probes", probes, at_least=2)
+    _require_integer("seed", seed, at_least=0)
     _require_integer("memory_bytes", memory_bytes, at_least=1)
-    for name, got, valid in (
-        ("degree", degree, get_args(DegreeScale)),
-        ("method", method, get_args(Method)),
-    ):
-        if got not in valid:
-            raise ConfigError(
-                f"Expected '{name}' to be one of the known ones (got {got!r}). "
-                f"{nearest(str(got), valid)}"
-            )
-    if not dtype.is_floating_point:
-        raise ConfigError(
-            f"Expected 'dtype' to be a floating dtype (got {dtype}). Use torch.float32."
-        )
+    _require_choice("degree", degree, get_args(Degree))
+    _require_choice("method", method, get_args(Method))
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ConfigError(f"Expected 'dtype' to be a floating dtype (got {dtype}).")
 
 
 def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
-    _require_tensor("edge_index", edge_index)
+    _require_integer("num_nodes", num_nodes, at_least=0)
+    _require_int64("edge_index", edge_index)
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ShapeError(
             "Expected 'edge_index' to have shape (2, E), sources above targets "
@@ -441,16 +424,12 @@ def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
     low, high = (int(bound) for bound in edge_index.aminmax())
     if low < 0 or high >= num_nodes:
         raise DataError(
-            f"Expected 'edge_index' to hold node indices from 0 to {num_nodes - 1} "
+            f"Expected 'edge_index' to hold indices below num_nodes={num_nodes} and none below 0 "
             f"(got {low} to {high}). Renumber the nodes or correct 'num_nodes'."
         )
 
 
-def _check_work(
-    walk: csr_array, component_size: NDArray[np.int64], walk_length: int, max_work: float | None
-) -> None:
-    products = (walk_length - 1) // 2
-    work = products * float(np.diff(walk.indptr).astype(np.float64) @ component_size)
+def _check_work(work: float, max_work: float | None) -> None:
     if max_work is not None and work > max_work:
         raise DataError(
             f"Expected the exact return probabilities to take at most max_work={max_work:.1e} "
@@ -459,7 +438,7 @@ def _check_work(
         )
 
 
-def _require_tensor(name: str, value: object) -> None:
+def _require_int64(name: str, value: object) -> None:
     got = value.dtype if isinstance(value, Tensor) else type(value).__name__
     if got != torch.int64:
         raise DtypeError(f"Expected '{name}' to be an int64 tensor (got {got}). Use .long().")
@@ -470,3 +449,9 @@ def _require_integer(name: str, value: object, at_least: int) -> None:
         raise ConfigError(
             f"Expected '{name}' to be an integer of at least {at_least} (got {value!r})."
         )
+
+
+def _require_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        hint = nearest(str(value), valid)
+        raise ConfigError(f"Expected '{name}' to be a known one (got {value!r}). {hint}")

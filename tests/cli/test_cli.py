@@ -1,0 +1,73 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from geof import cli
+from geof.training import demo
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "geof.cli", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_help_and_version_do_not_import_torch():
+    assert "demo" in run("--help").stdout
+    assert run("--version").stdout.startswith("geof 0.")
+    code = "import sys, geof, geof.cli; geof.cli.build_parser(); print('torch' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "False"
+
+
+def test_usage_errors_exit_with_two():
+    assert run().returncode == 2
+    assert run("demo", "--splits", "0").returncode == 2
+    assert "expected an integer >= 1" in run("demo", "--splits", "0").stderr
+
+
+@pytest.fixture
+def short_demo(monkeypatch):
+    short = [dataclasses.replace(c, epochs=2) for c in demo.CONTESTANTS]
+    monkeypatch.setattr(demo, "CONTESTANTS", short)
+
+
+def test_demo_writes_runs_and_a_table(short_demo, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["demo", "--splits", "1", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "Test accuracy" in text
+    assert str(out) in text.replace("\n", "")
+    rows = json.loads((out / "summary.json").read_text())
+    assert [(row["dataset"], row["model"]) for row in rows] == [
+        ("digits", "GCN"),
+        ("digits", "GeoF"),
+        ("covariance", "GCN"),
+        ("covariance", "GeoF w/o SF"),
+        ("covariance", "GeoF"),
+    ]
+    folders = [path for path in out.iterdir() if path.is_dir()]
+    assert len(folders) == 5
+    config = json.loads((out / "covariance-geof-w-o-sf-split0" / "config.json").read_text())
+    assert config["model_options"]["feedback"] == "none"
+    # A second run into the same folder is refused and changes nothing.
+    before = (out / "summary.json").read_bytes()
+    assert cli.main(["demo", "--out", str(out)]) == 1
+    assert "new or empty folder" in capsys.readouterr().err
+    assert (out / "summary.json").read_bytes() == before
+
+
+def test_interrupt_exits_with_130(short_demo, tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run_demo", interrupt)
+    assert cli.main(["demo", "--quiet", "--out", str(tmp_path / "out")]) == 130
+    assert "interrupted" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geof.kernels import Neighbourhoods
+
+
+@given(st.integers(1, 12), st.integers(0, 60), st.integers(0, 1000))
+def test_closed_neighbourhoods_are_sets(nodes, edges, seed):
+    edge_index = torch.randint(
+        0, nodes, (2, edges), generator=torch.Generator().manual_seed(seed)
+    )
+    built = Neighbourhoods.from_edge_index(edge_index, nodes)
+    wanted = {(int(t), int(s)) for s, t in edge_index.t()} | {(i, i) for i in range(nodes)}
+    got = list(zip(built.target.tolist(), built.source.tolist(), strict=True))
+    assert got == sorted(wanted)
+
+
+@given(st.integers(1, 8), st.integers(0, 30), st.integers(0, 1000))
+def test_static_shapes_mark_what_the_others_drop(nodes, edges, seed):
+    edge_index = torch.randint(
+        0, nodes, (2, edges), generator=torch.Generator().manual_seed(seed)
+    )
+    compact = Neighbourhoods.from_edge_index(edge_index, nodes)
+    static = Neighbourhoods.from_edge_index(edge_index, nodes, static_shapes=True)
+    assert static.source.numel() == edges + nodes
+    assert torch.equal(static.edge_index[:, static.active], compact.edge_index)
+
+
+def test_sum_runs_over_targets():
+    edges = Neighbourhoods.from_edge_index(torch.tensor([[0, 2], [1, 1]]), 3)
+    values = torch.arange(5.0)  # 0->0, 0->1, 1->1, 2->1, 2->2
+    assert edges.sum(values).tolist() == [0.0, 6.0, 4.0]
+
+
+def test_no_nodes():
+    edges = Neighbourhoods.from_edge_index(torch.empty(2, 0, dtype=torch.long), 0)
+    assert edges.edge_index.shape == (2, 0)
+    assert edges.sum(torch.empty(0, 4)).shape == (0, 4)
+
+
+def test_to_keeps_everything():
+    edges = Neighbourhoods.from_edge_index(torch.tensor([[0], [1]]), 2, static_shapes=True)
+    moved = edges.to("cpu")
+    assert torch.equal(moved.edge_index, edges.edge_index)
+    assert torch.equal(moved.active, edges.active)

@@ -1,0 +1,93 @@
+"""Every backend computes what the paper's per-edge form computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from geof import GeoF
+from geof.config import VARIANTS
+from geof.kernels import BACKENDS
+from geof.testing import assert_no_less_accurate, assert_same, values_and_gradients
+from tests.graphs import random_sample
+
+FAST = sorted(BACKENDS.keys() - {"reference"})
+SHAPES = [(1, 1), (3, 1), (4, 2), (2, 4), (2, 8), (1, 16)]  # (B, m)
+
+
+def build(backend: str, blocks: int, m: int, *, seed: int = 0, **options) -> GeoF:
+    torch.manual_seed(seed)
+    model = GeoF(5, blocks * m, signature_channels=3, blocks=blocks, backend=backend, **options)
+    # Away from the start, where the message map is the identity and all frames are close to it.
+    for parameter in model.parameters():
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return model.double()
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize(("blocks", "m"), SHAPES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_values_and_gradients_equal_the_reference(backend, blocks, m, variant):
+    for seed, (nodes, edges, steps) in enumerate([(9, 24, 2), (1, 0, 1), (6, 3, 3), (20, 90, 2)]):
+        sample = random_sample(seed, nodes=nodes, edges=edges)
+        options = {"steps": steps, "temperature": 3.0, **VARIANTS[variant]}
+        reference = build("reference", blocks, m, seed=seed, **options)
+        candidate = build(backend, blocks, m, seed=seed, **options)
+        assert_same(
+            values_and_gradients(candidate, *sample),
+            values_and_gradients(reference, *sample),
+            tolerance=1e-10,
+        )
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_extreme_settings_equal_the_reference(backend):
+    """Cold and hot weights, a box that clips nearly everything, a tiny floor."""
+    for options in (
+        {"temperature": 1e-3},
+        {"temperature": 1e6},
+        {"offdiagonal_bound": 0.05, "log_scale_bounds": (-0.05, 0.05)},
+        {"spectral_floor": 1e-4},
+        {"target_mix": 1.0, "correction_strength": 2.0},
+    ):
+        sample = random_sample(7, nodes=12, edges=40)
+        pair = [
+            values_and_gradients(build(name, 2, 4, **options), *sample)
+            for name in (backend, "reference")
+        ]
+        assert_same(*pair, tolerance=1e-10)
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("feedback", ["full", "mean", "diagonal", "none"])
+def test_float32_is_as_accurate_as_the_reference(backend, feedback):
+    def run(name: str, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
+        results = []
+        for seed in range(40):
+            # All start from the same numbers, rounded to float32: that rounding is nobody's error.
+            x, edge_index, u = random_sample(seed, nodes=30, edges=120, dtype=torch.float32)
+            model = build(name, 4, 4, seed=seed, temperature=4.0, feedback=feedback).float()
+            sample = x.to(dtype), edge_index, u.to(dtype)
+            results.append(values_and_gradients(model.to(dtype), *sample))
+        return results
+
+    assert_no_less_accurate(
+        run(backend, torch.float32),
+        run("reference", torch.float32),
+        run("reference", torch.float64),
+    )
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_huge_and_tiny_scales_stay_finite(backend):
+    for scale in (1e-20, 1e-6, 1e3):
+        x, edge_index, signature = random_sample(3, nodes=10, edges=40, dtype=torch.float32)
+        results = [
+            values_and_gradients(
+                build(name, 2, 4).float(), scale * x, edge_index, signature
+            )
+            for name in ("reference", backend)
+        ]
+        for name, wanted in results[0].items():
+            if wanted.isfinite().all():
+                assert results[1][name].isfinite().all(), f"{name} at scale {scale}"
