@@ -71,7 +71,7 @@ def test_equation_table_names_real_functions_and_tests():
     assert len(rows()) >= 25
     for place, functions, tests in rows():
         for dotted in re.findall(r"`(geof\.[\w.]+)`", functions):
-            module, _, attributes = _split(dotted)
+            module, attributes = _split(dotted)
             value = importlib.import_module(module)
             for attribute in attributes:
                 value = getattr(value, attribute)
@@ -81,12 +81,12 @@ def test_equation_table_names_real_functions_and_tests():
             assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
 
 
-def _split(dotted: str) -> tuple[str, str, list[str]]:
+def _split(dotted: str) -> tuple[str, list[str]]:
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         module = ".".join(parts[:length])
         if module in MODULES:
-            return module, "", parts[length:]
+            return module, parts[length:]
     raise AssertionError(f"no module in {dotted}")
 
 

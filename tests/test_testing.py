@@ -58,7 +58,9 @@ def test_gradients_are_seen():
 
 
 def test_accuracy_rule_refuses_a_worse_kernel():
-    exact = [{"a": torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}]
+    exact = [
+        {"a": torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))}
+    ]
     working = [{"a": exact[0]["a"].float()}]
     assert_no_less_accurate(working, working, exact)
     worse = [{"a": (exact[0]["a"] * (1 + 1e-5)).float()}]
@@ -111,7 +113,7 @@ def test_compilation_sees_breaks_and_recompilation():
     samples = [(x.requires_grad_(), e, u) for x, e, u in samples]
     with pytest.raises(Exception, match=r"(?i)data-dependent|graph break|Tensor.item"):
         assert_compiles(Breaks(), samples)
-    with pytest.raises(AssertionError, match="compiled 2 times"):
+    with pytest.raises(AssertionError, match="compiled again"):
         assert_compiles(Specialises(), samples)
 
 

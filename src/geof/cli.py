@@ -61,7 +61,13 @@ def _positive(text: str) -> int:
 
 def _demo(options: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from geof.errors import DataError
     from geof.training.demo import CONTESTANTS, run_demo

@@ -6,6 +6,7 @@ Each comes with a test that shows it a wrong implementation and sees it fail.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -91,7 +92,7 @@ def _pooled_error(values: Iterable[Tensor], exact: Iterable[Tensor]) -> float:
     for value, wanted in zip(values, exact, strict=True):
         error += float((value.double() - wanted).square().sum())
         size += float(wanted.square().sum())
-    return (error / size) ** 0.5 if size > 0 else error**0.5
+    return math.sqrt(error / size if size > 0 else error)
 
 
 def assert_permutation_equivariant(
@@ -157,8 +158,11 @@ def assert_compiles(model: nn.Module, inputs: Sequence[tuple[Tensor, Tensor, Ten
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(copy.deepcopy(model), backend=counter, fullgraph=True, dynamic=True)
+    counts = []
     for sample in inputs:
         output = compiled(*sample)
         assert_same({"output": output}, {"output": model(*sample)}, 1e-5)
         output.sum().backward()
-    assert counter.frame_count == 1, f"compiled {counter.frame_count} times"
+        counts.append(counter.frame_count)
+    # The first call may compile more than once while dynamo settles which scalars are constant.
+    assert counts[-1] == counts[0], f"compiled again for another size: {counts}"

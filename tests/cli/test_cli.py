@@ -23,7 +23,9 @@ def test_help_and_version_do_not_import_torch():
     assert "demo" in run("--help").stdout
     assert run("--version").stdout.startswith("geof 0.")
     code = "import sys, geof, geof.cli; geof.cli.build_parser(); print('torch' in sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert loaded.stdout.strip() == "False"
 
 

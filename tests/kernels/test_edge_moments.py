@@ -32,7 +32,15 @@ def test_operator_is_registered_soundly(inputs):
     h, y, edges = inputs
     torch.library.opcheck(
         torch.ops.geof.edge_moments.default,
-        (h.requires_grad_(), y.requires_grad_(), edges.source, edges.target, edges.active, 2.0, True),
+        (
+            h.requires_grad_(),
+            y.requires_grad_(),
+            edges.source,
+            edges.target,
+            edges.active,
+            2.0,
+            True,
+        ),
     )
     assert factored.edge_moments(h, y, edges, 2.0, second=False).second.numel() == 0
 

@@ -9,9 +9,7 @@ from geof.kernels import Neighbourhoods
 
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(0, 1000))
 def test_closed_neighbourhoods_are_sets(nodes, edges, seed):
-    edge_index = torch.randint(
-        0, nodes, (2, edges), generator=torch.Generator().manual_seed(seed)
-    )
+    edge_index = torch.randint(0, nodes, (2, edges), generator=torch.Generator().manual_seed(seed))
     built = Neighbourhoods.from_edge_index(edge_index, nodes)
     wanted = {(int(t), int(s)) for s, t in edge_index.t()} | {(i, i) for i in range(nodes)}
     got = list(zip(built.target.tolist(), built.source.tolist(), strict=True))
@@ -20,9 +18,7 @@ def test_closed_neighbourhoods_are_sets(nodes, edges, seed):
 
 @given(st.integers(1, 8), st.integers(0, 30), st.integers(0, 1000))
 def test_static_shapes_mark_what_the_others_drop(nodes, edges, seed):
-    edge_index = torch.randint(
-        0, nodes, (2, edges), generator=torch.Generator().manual_seed(seed)
-    )
+    edge_index = torch.randint(0, nodes, (2, edges), generator=torch.Generator().manual_seed(seed))
     compact = Neighbourhoods.from_edge_index(edge_index, nodes)
     static = Neighbourhoods.from_edge_index(edge_index, nodes, static_shapes=True)
     assert static.source.numel() == edges + nodes

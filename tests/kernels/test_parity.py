@@ -83,9 +83,7 @@ def test_huge_and_tiny_scales_stay_finite(backend):
     for scale in (1e-20, 1e-6, 1e3):
         x, edge_index, signature = random_sample(3, nodes=10, edges=40, dtype=torch.float32)
         results = [
-            values_and_gradients(
-                build(name, 2, 4).float(), scale * x, edge_index, signature
-            )
+            values_and_gradients(build(name, 2, 4).float(), scale * x, edge_index, signature)
             for name in ("reference", backend)
         ]
         for name, wanted in results[0].items():

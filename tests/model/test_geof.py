@@ -141,7 +141,7 @@ def test_odd_graphs(backend):
     assert_same({"h": model(x, none, u)}, {"h": alone}, 1e-12)
     assert model(x[:0], none, u[:0]).shape == (0, 12)
     state = model.evolve(x[:0], none, u[:0], trajectory=True)
-    assert float(state.trajectory[0].geometry_change) == 0
+    assert state.trajectory[0].geometry_change.item() == 0
     edge_index = edge_index[:, (edge_index != 2).all(0)]
     assert_same({"h": model(x, edge_index, u)[2:3]}, {"h": alone[2:3]}, 1e-12)
 
@@ -149,7 +149,9 @@ def test_odd_graphs(backend):
 @pytest.mark.parametrize("backend", BACKEND_NAMES)
 def test_batches_equal_each_graph_alone(backend):
     model = build(backend=backend).double()
-    graphs = [random_sample(s, nodes=n, edges=e) for s, (n, e) in enumerate([(5, 9), (1, 0), (7, 20)])]
+    graphs = [
+        random_sample(s, nodes=n, edges=e) for s, (n, e) in enumerate([(5, 9), (1, 0), (7, 20)])
+    ]
     assert_batch_equals_alone(model, graphs)
     batch = Batch.from_data_list([Data(x=x, edge_index=e, signature=u) for x, e, u in graphs])
     together = model(batch.x, batch.edge_index, batch.signature, batch.batch)

@@ -96,7 +96,7 @@ def test_construction_refuses(options, message):
 
 
 def test_conv_names_the_nearest_setting():
-    with pytest.raises(ConfigError, match="'temprature'.*Did you mean 'temperature'"):
+    with pytest.raises(ConfigError, match=r"'temprature'.*Did you mean 'temperature'"):
         GeoFConv(8, blocks=2, temprature=2.0)
 
 

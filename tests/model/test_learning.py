@@ -32,9 +32,7 @@ def covariance_accuracy(feedback: str) -> float:
     split = random_node_split(graph.num_nodes, 0, nodes=graph.centre_mask)
     signature = torch.zeros(graph.num_nodes, 1)
     torch.manual_seed(0)
-    model = GeoF(
-        4, 4, signature_channels=1, blocks=1, steps=1, temperature=1e6, feedback=feedback
-    )
+    model = GeoF(4, 4, signature_channels=1, blocks=1, steps=1, temperature=1e6, feedback=feedback)
     for weight in (model.feature_lift.weight, model.transport.message.weight):
         nn.init.eye_(weight)
         weight.requires_grad_(False)
@@ -43,9 +41,8 @@ def covariance_accuracy(feedback: str) -> float:
     def logits() -> torch.Tensor:
         return readout(model(graph.x, graph.edge_index, signature))
 
-    train(
-        nn.ModuleList([model, readout]), lambda: node_loss(logits(), graph.y, split.train), 80, 3e-2
-    )
+    parts = nn.ModuleList([model, readout])
+    train(parts, lambda: node_loss(logits(), graph.y, split.train), 160, rate=5e-2)
     with torch.no_grad():
         return accuracy(logits()[split.test], graph.y[split.test])
 

@@ -30,7 +30,9 @@ def test_a_checkpoint_loads_into_every_variant():
         build(**options).load_state_dict(weights)
     full = build()(*random_sample(0))
     different = {
-        name for name, options in VARIANTS.items() if not torch.equal(build(**options)(*random_sample(0)), full)
+        name
+        for name, options in VARIANTS.items()
+        if not torch.equal(build(**options)(*random_sample(0)), full)
     }
     assert different == VARIANTS.keys() - {"full"}
 
@@ -124,9 +126,7 @@ def test_controller_equals_its_equation(random_state):
     """Eq. (11), with the concatenated input and U, V, d read row by row."""
     draw = random_state(0)
     torch.manual_seed(0)
-    controller = CorrectionController(
-        4, signature_channels=3, hidden_channels=16, rank=2
-    ).double()
+    controller = CorrectionController(4, signature_channels=3, hidden_channels=16, rank=2).double()
     xi, aggregate, u = draw.normal(5, 2, 4), draw.normal(5, 2, 4), draw.normal(5, 3)
     got = controller(xi, aggregate, u)
     for i in range(5):

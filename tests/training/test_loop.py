@@ -54,10 +54,10 @@ def fit(task, out=None, epochs=12, seed=0, **options):
 
 
 def test_run_folder_holds_what_it_says(task, tmp_path):
-    model, result = fit(task, tmp_path / "run")
+    _, result = fit(task, tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"config.json", "metrics.jsonl", "checkpoint.safetensors", "result.json"}
-    lines = [json.loads(l) for l in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(t) for t in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == list(range(1, 13))
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
     assert stored["test"] == result.test
@@ -88,7 +88,7 @@ def test_same_seed_same_result(task):
 
 
 def test_non_finite_loss_is_named(task):
-    with pytest.raises(NonFiniteError, match="finite training loss .*at epoch 1"):
+    with pytest.raises(NonFiniteError, match=r"finite training loss .*at epoch 1"):
         fit(task, scale=float("nan"))
 
 

@@ -44,8 +44,8 @@ def covariance_graph(
 
     Each centre has a random state of its own and ``2 * pairs`` leaves, set off from it by
     :math:`\pm s v` (class 0) or :math:`\pm s w` (class 1) with
-    :math:`v = (1, 1, 0, \dots)`, :math:`w = (1, -1, 0, \dots)` and a random size :math:`s` per pair.
-    The mean of the offsets and every coordinate's variance are the same for both classes; the
+    :math:`v = (1, 1, 0, \dots)`, :math:`w = (1, -1, 0, \dots)` and a random size :math:`s` per
+    pair. The mean of the offsets and every coordinate's variance are the same for both classes; the
     covariance between the first two coordinates has opposite signs.
 
     Only what Proposition 2 says follows: in one step with uniform weights, and with coordinates

@@ -67,10 +67,13 @@ def random_node_split(
     order = pool[torch.from_numpy(draw)]
     first = round(train * len(pool))
     second = first + round(validation * len(pool))
-    parts = (order[:first], order[first:second], order[second:])
-    if min(map(len, parts)) == 0:
+    if not 0 < first < second < len(pool):
         raise ConfigError(
             f"Expected enough nodes for three parts (got {len(pool)}). Give at least 5."
         )
-    share = f"{train:g}/{validation:g}/{1 - train - validation:g}"
-    return NodeSplit(*(part.sort().values for part in parts), name=f"random {share} seed {seed}")
+    return NodeSplit(
+        train=order[:first].sort().values,
+        validation=order[first:second].sort().values,
+        test=order[second:].sort().values,
+        name=f"random {train:g}/{validation:g}/{1 - train - validation:g} seed {seed}",
+    )

@@ -40,9 +40,7 @@ class JitterSchedule:
 
     def __post_init__(self) -> None:
         if not 0 < self.initial < math.inf:
-            raise ConfigError(
-                f"Expected 'jitter' to be positive and finite (got {self.initial})."
-            )
+            raise ConfigError(f"Expected 'jitter' to be positive and finite (got {self.initial}).")
         if not 1 < self.growth < math.inf:
             raise ConfigError(f"Expected 'jitter_growth' to be above 1 (got {self.growth}).")
         if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
@@ -128,7 +126,9 @@ def _stabilised_cholesky(
 
 def _factorise(matrix: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
     """Return the factor at one jitter and 1 where it failed, else 0."""
-    jittered = matrix + jitter * torch.eye(matrix.size(-1), dtype=matrix.dtype, device=matrix.device)
+    jittered = matrix + jitter * torch.eye(
+        matrix.size(-1), dtype=matrix.dtype, device=matrix.device
+    )
     factor, info = torch.linalg.cholesky_ex(jittered)
     return factor.contiguous(), (info > 0).long()
 

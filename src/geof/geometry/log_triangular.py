@@ -185,7 +185,8 @@ def apply_frame(frame: Tensor, vector: Tensor) -> Tensor:
 
 def triangular_solve(frame: Tensor, vector: Tensor) -> Tensor:
     r"""Return :math:`L^{-1} v` per block by forward substitution (TriSolve of Eq. 5)."""
-    return torch.linalg.solve_triangular(frame, vector.unsqueeze(-1), upper=False).squeeze(-1)
+    solution: Tensor = torch.linalg.solve_triangular(frame, vector.unsqueeze(-1), upper=False)
+    return solution.squeeze(-1)
 
 
 def _require_square(matrix: Tensor, name: str) -> None:

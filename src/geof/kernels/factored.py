@@ -43,12 +43,11 @@ def factored_step(
     moments = edge_moments(
         h, y, edges, spec.temperature, second=spec.statistic in ("full", "diagonal")
     )
-    if not spec.frame_transport:
-        frame = None
-    aggregate = _pull_back(frame, moments.first)
+    pull = frame if spec.frame_transport else None
+    aggregate = moments.first if pull is None else triangular_solve(pull, moments.first)
     if spec.statistic is None:
         return StepStatistics(moments.weight, aggregate, None, None, None)
-    moment = local_moment(frame, aggregate - message, moments.second, spec.statistic)
+    moment = local_moment(pull, aggregate - message, moments.second, spec.statistic)
     moment = moment + spec.spectral_floor * torch.eye(
         moment.size(-1), dtype=moment.dtype, device=moment.device
     )
@@ -108,10 +107,6 @@ def local_moment(
     if statistic == "diagonal":
         return torch.diag_embed(moment.diagonal(dim1=-2, dim2=-1))
     return moment
-
-
-def _pull_back(frame: Tensor | None, vector: Tensor) -> Tensor:
-    return vector if frame is None else triangular_solve(frame, vector)
 
 
 # Edges per piece: about this many outer-product entries, so that a piece's temporaries stay in
@@ -185,7 +180,8 @@ def _edge_moments_backward(
     second: bool,
 ) -> tuple[Tensor, Tensor]:
     grad_h, grad_y = torch.zeros_like(h), torch.zeros_like(y)
-    curvature = grad_second + grad_second.mT if second else None  # both factors of the outer product
+    # Both factors of the outer product carry the same residual.
+    curvature = grad_second + grad_second.mT if second else None
     score = grad_weight.clone()  # d loss / d weight
     for piece in _pieces(y, len(source)):
         i, j, w = target[piece], source[piece], weight[piece, None, None]

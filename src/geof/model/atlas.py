@@ -49,9 +49,7 @@ class PrototypeAtlas(nn.Module):
         require_positive("prototypes", prototypes)
         self.box = box
         self.gate = nn.Linear(signature_channels, prototypes)
-        self.prototypes = nn.Parameter(
-            torch.empty(prototypes, blocks, num_coordinates(block_size))
-        )
+        self.prototypes = nn.Parameter(torch.empty(prototypes, blocks, num_coordinates(block_size)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

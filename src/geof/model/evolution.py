@@ -54,7 +54,7 @@ class CorrectionController(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew (not zero: :math:`U V^\top` has no gradient there)."""
+        r"""Draw all parameters anew (not zero: :math:`U V^\top` has no gradient there)."""
         self.hidden.reset_parameters()
         self.output.reset_parameters()
 

@@ -18,8 +18,7 @@ def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) ->
         )
     if value.dim() != 2 or value.size(1) != channels:
         raise ShapeError(
-            f"Expected '{name}' to have shape (num_nodes, {channels}) "
-            f"(got {tuple(value.shape)})."
+            f"Expected '{name}' to have shape (num_nodes, {channels}) (got {tuple(value.shape)})."
         )
     if value.dtype != dtype:
         raise DtypeError(

@@ -58,7 +58,7 @@ class Recurrence(nn.Module):
         self.blocks = blocks
         self.settings = settings
         self.backend = backend
-        self.box = AdmissibleBox(settings.offdiagonal_bound, tuple(settings.log_scale_bounds))
+        self.box = AdmissibleBox(settings.offdiagonal_bound, settings.log_scale_bounds)
         step_spec(settings, 0)  # a bad jitter schedule is refused here, not in the first forward
         resolve_backend(backend)
         self.transport = FrameTransport(channels)
@@ -189,7 +189,7 @@ class Recurrence(nn.Module):
         )
 
     def _split(self, features: Tensor) -> Tensor:
-        return features.unflatten(-1, (self.blocks, self.block_size))
+        return features.reshape(-1, self.blocks, self.block_size)
 
     def _check_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
         """Return the signature the model may see: checked, or zero for w/o SA."""
@@ -290,7 +290,8 @@ class GeoFConv(Recurrence):
                 f"{tuple(self.identity_coordinates(x.size(0)).shape)} "
                 f"(got {tuple(coordinates.shape)})."
             )
-        return tuple(self.advance(CoupledState(x, coordinates), edges, signature))
+        state = self.advance(CoupledState(x, coordinates), edges, signature)
+        return state.features, state.coordinates
 
     def __repr__(self) -> str:
         return f"GeoFConv({self.channels}, blocks={self.blocks})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from geof.kernels import Neighbourhoods
@@ -64,5 +65,5 @@ class GeoFState:
 
 def geometry_change(coords: Tensor, previous: Tensor) -> Tensor:
     r"""Return :math:`D_Z = \frac{1}{nB} \sum_{i,b} \|z_{i,b} - z_{i,b}'\|_2` (section 4.4)."""
-    change = (coords - previous).norm(dim=-1)
+    change: Tensor = torch.linalg.vector_norm(coords - previous, dim=-1)
     return change.sum() / max(change.numel(), 1)

@@ -331,10 +331,10 @@ def _component_order(walk: csr_array, component: Integers) -> Integers:
 def _torch_csr(walk: csr_array, rows: int) -> Tensor:
     """Share the leading ``rows`` x ``rows`` part with torch, whose product is the faster one."""
     entries = int(walk.indptr[rows])
-    arrays = walk.indptr[: rows + 1], walk.indices[:entries], walk.data[:entries]
-    return torch.sparse_csr_tensor(
-        *map(torch.from_numpy, arrays), size=(rows, rows), check_invariants=False
-    )
+    pointer = torch.from_numpy(walk.indptr[: rows + 1])
+    index = torch.from_numpy(walk.indices[:entries])
+    value = torch.from_numpy(walk.data[:entries])
+    return torch.sparse_csr_tensor(pointer, index, value, (rows, rows), check_invariants=False)
 
 
 def _symmetric_walk(adjacency: csr_array) -> csr_array:

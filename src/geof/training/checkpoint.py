@@ -50,7 +50,9 @@ def write_json(path: Path, content: Any) -> None:
 
 def save_checkpoint(path: Path, model: nn.Module, metadata: dict[str, str] | None = None) -> None:
     """Write the parameters in safetensors format, with string ``metadata`` in its header."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
+    }
     header = {"geof_version": __version__, **(metadata or {})}
     write_atomically(path, save(tensors, header))
 

@@ -33,9 +33,7 @@ class NodeNetwork(nn.Module):
 
     def __init__(self, task: NodeTask, **options: Any) -> None:
         super().__init__()
-        self.encoder = GeoF(
-            task.x.size(1), signature_channels=task.signature.size(1), **options
-        )
+        self.encoder = GeoF(task.x.size(1), signature_channels=task.signature.size(1), **options)
         self.readout = NodeReadout(self.encoder.hidden_channels, task.num_classes)
 
     def forward(self, task: NodeTask) -> Tensor:
