@@ -16,9 +16,11 @@ from geof.errors import ConfigError
 from geof.geometry import (
     AdmissibleBox,
     JitterSchedule,
+    StepNorms,
     block_size_of,
     frame_bounds,
     frame_from_coordinates,
+    step_lipschitz,
 )
 from geof.kernels import BACKENDS, Neighbourhoods, StepSpec
 from geof.model import CoupledState, GeoFConv, decompose_moment, evolve_coordinates
@@ -394,6 +396,33 @@ class TestSecondOrderRefinement:
         close(mean_trace.target[0], mean_trace.target[1], 1e-12)
 
     @every_backend
+    @given(seed=SEEDS, m=SIZES, blocks=SIZES)
+    @settings(max_examples=20)
+    def test_first_order_updates(self, random_state, backend, seed, m, blocks):
+        """(i): Eqs. (7) and (11) are functions of xi_i, its aggregate and u_i, and no more."""
+        draw = random_state(seed)
+        edges, state = random_graph(draw, 5), draw.coupled(BOX, 5, blocks, m, 1.0)
+        layer, signature = random_layer(draw, m, blocks, backend=backend), draw.uniform(5, 2)
+        following, trace = layer.traced_advance(state, edges, signature)
+
+        xi, aggregate, gate = state.features, trace.aggregate, layer.transport.gate
+        r = torch.sigmoid(torch.cat([xi, aggregate], 1) @ gate.weight.mT + gate.bias)
+        close(following.features, (1 - r) * xi + r * aggregate, 1e-12)
+
+        first, second = layer.controller.hidden, layer.controller.output
+        for b in range(blocks):
+            block = slice(b * m, (b + 1) * m)
+            q = torch.cat([xi[:, block], aggregate[:, block], signature], 1)
+            hidden = q @ first.weight.mT + first.bias
+            hidden = hidden / (1 + torch.exp(-hidden))
+            output = hidden @ second.weight.mT + second.bias
+            left, right = output[:, : 4 * m].view(5, 2, m, 2).unbind(1)  # rank 2
+            product = left @ right.mT
+            lower = [product[:, r, s] for r in range(m) for s in range(r)]
+            expected = torch.stack([*lower, *output[:, 4 * m :].unbind(1)], 1)
+            close(trace.correction[:, b], expected, 1e-12)
+
+    @every_backend
     @given(seed=SEEDS, m=SIZES, k=st.integers(2, 5))
     @settings(max_examples=20)
     def test_generic_configurations_are_separated(self, random_state, backend, seed, m, k):
@@ -641,6 +670,27 @@ class TestLipschitz:
         apart = distance(first, second)
         for name, change in changes(layer, first, second, star(n), signature).items():
             assert change <= getattr(constants, name) * apart * ROUNDING, name
+
+    def test_constants_are_those_of_the_parameters(self, random_state):
+        """The layer hands its own norms and scalars to the formulas of the proof."""
+        draw = random_state(2)
+        scalars = {
+            "temperature": 0.7,
+            "spectral_floor": 0.4,
+            "jitter": 1e-3,
+            "target_mix": 0.3,
+            "correction_strength": 0.2,
+        }
+        layer = random_layer(draw, 2, 3, box=NARROW, **scalars)
+        hidden, output = layer.controller.hidden, layer.controller.output
+        matrices = layer.transport.message, layer.transport.gate, hidden, output
+        norms = StepNorms(
+            *(np.linalg.svd(matrix.weight.numpy())[1].max() for matrix in matrices),
+            *(np.linalg.norm(bias.numpy()) for bias in (hidden.bias, output.bias)),
+            signature=1.5,
+        )
+        expected = step_lipschitz(2, 3, NARROW, norms, feature_bound=0.8, **scalars)
+        assert layer.lipschitz(0.8, 1.5) == pytest.approx(expected)
 
     def test_speaks_of_the_full_model_only(self):
         for option in ({"frame_transport": False}, {"feedback": "mean"}, {"feedback": "none"}):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -110,17 +111,18 @@ class TestExact:
         ours = returns(edge_index, 70, walk_length=9, memory_bytes=budget)
         torch.testing.assert_close(ours, dense_returns(edge_index, 70, 9), rtol=1e-12, atol=1e-15)
 
-    def test_same_bits_for_any_number_of_threads(self):
+    def test_same_bits_for_any_number_of_threads_and_their_number_stays(self):
         edge_index = random_graph(300, 900)
-        threads = torch.get_num_threads()
+        before, results = torch.get_num_threads(), []
         try:
-            results = []
             for number in (1, 2, 3):
                 torch.set_num_threads(number)
                 results.append(returns(edge_index, 300))
                 assert torch.get_num_threads() == number
+                with ThreadPoolExecutor(1) as other:  # new threads take the global setting
+                    assert other.submit(torch.get_num_threads).result() == number
         finally:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(before)
         assert torch.equal(results[0], results[1])
         assert torch.equal(results[0], results[2])
 

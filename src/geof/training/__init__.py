@@ -1,6 +1,6 @@
 """Losses, the training loop and the files of a run."""
 
-from geof.training.checkpoint import load_checkpoint, save_checkpoint, write_json
+from geof.training.checkpoint import load_checkpoint, save_checkpoint
 from geof.training.loop import (
     EpochReport,
     NodeResult,
@@ -22,5 +22,4 @@ __all__ = [
     "load_checkpoint",
     "node_loss",
     "save_checkpoint",
-    "write_json",
 ]

@@ -13,10 +13,10 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GCN
 
 from geof.data import covariance_graph, digits_graph, random_node_split
+from geof.data.files import write_json
 from geof.kernels import Neighbourhoods
 from geof.model import GeoF, NodeReadout
 from geof.signature import structural_signature
-from geof.training.checkpoint import write_json
 from geof.training.loop import EpochReport, NodeResult, NodeTask, TrainSettings, fit_nodes
 
 # One step with weights so nearly uniform that they tell nothing: the setting of Proposition 2.

@@ -18,10 +18,11 @@ import torch_geometric
 from torch import Tensor, nn
 
 from geof.config import require_positive
+from geof.data.files import write_atomically, write_json
 from geof.data.splits import NodeSplit
 from geof.errors import ConfigError, NonFiniteError
 from geof.kernels import Neighbourhoods
-from geof.training.checkpoint import save_checkpoint, write_atomically, write_json
+from geof.training.checkpoint import save_checkpoint
 from geof.training.objectives import accuracy, node_loss
 from geof.version import __version__
 
