@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import io
 import pickle
+import shutil
 import warnings
 
 import networkx as nx
@@ -281,3 +282,26 @@ def test_conv_needs_no_signature_and_no_coordinates():
     again = conv(x, edge_index, torch.zeros(9, 2, 10, dtype=torch.float64))
     assert torch.equal(again[0], xi)
     assert torch.equal(again[1], coordinates)
+
+
+@pytest.mark.slow
+def test_compiles_with_the_default_compiler():
+    """Inductor's own code, forward and backward; needs a C++ compiler, as torch.compile does."""
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        pytest.skip("torch.compile's default compiler needs a C++ compiler")
+    torch._dynamo.reset()
+    sample = random_sample(0, nodes=40, edges=200, dtype=torch.float32)
+    model = build()
+    compiled = torch.compile(build(), fullgraph=True)
+    assert_same(
+        values_and_gradients(compiled._orig_mod, *sample), values_and_gradients(model, *sample), 0
+    )
+    output = compiled(*sample)
+    output.square().sum().backward()
+    wanted = model(*sample)
+    wanted.square().sum().backward()
+    assert_same({"h": output}, {"h": wanted}, 1e-5)
+    for (name, ours), theirs in zip(
+        compiled._orig_mod.named_parameters(), model.parameters(), strict=True
+    ):
+        assert_same({name: ours.grad}, {name: theirs.grad}, 1e-4)

@@ -756,6 +756,29 @@ class TestConvergence:
         slope = np.polyfit(window, np.log(error[window]), 1)[0]
         assert math.exp(slope) == pytest.approx(radius, rel=0.02)
 
+    def test_frobenius_constant_grows_with_degree(self, random_state):
+        """(iv): in its norm, the Frobenius norm over all nodes, L_z is not degree-free as c_Z is.
+
+        Moving a hub's frame moves the target of each of k leaves alike: sqrt(k) times as much.
+        """
+        draw = random_state(0)
+        layer = random_layer(draw, 2, 1, signature_channels=0, backend="torch")
+        hub, leaf = (draw.coupled(BOX, 1, 1, 2, 1.0) for _ in range(2))
+
+        def leaves_move(k):
+            features = torch.cat([hub.features, leaf.features.expand(k, -1)])
+            frames = torch.cat([hub.coordinates, leaf.coordinates.expand(k, -1, -1)])
+            moved = frames.clone()
+            moved[0] += 1e-3
+            first, second = (
+                layer.traced_advance(CoupledState(features, z), star(k + 1), features[:, :0])[1]
+                for z in (frames, moved)
+            )
+            return (first.target - second.target)[1:].norm() / (frames - moved).norm()
+
+        close(leaves_move(100), 10 * leaves_move(1), 1e-8)
+        assert leaves_move(1) > 1e-4
+
     @every_backend
     def test_global_convergence(self, random_state, backend):
         """(iv): where rho < 1, every start leads to one fixed point, steps shrinking by rho.

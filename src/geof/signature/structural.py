@@ -23,7 +23,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -155,10 +156,11 @@ def structural_signature(
                 values[3:], error[3:] = _estimated_returns(walk, walk_length, columns, probes, seed)
 
     result = torch.from_numpy(values.T).to(dtype).contiguous().to(edge_index.device)
+    record = StructuralSignature(result, int(walk_length), degree, method)
     if method == "exact":
-        return StructuralSignature(result, walk_length, degree, method)
-    standard_error = tuple(error.tolist())
-    return StructuralSignature(result, walk_length, degree, method, probes, seed, standard_error)
+        return record
+    error_of_column = tuple(error.tolist())
+    return replace(record, probes=int(probes), seed=int(seed), standard_error=error_of_column)
 
 
 class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships no types
@@ -225,19 +227,14 @@ def _exact_returns(
     order = _component_order(walk, component)
     walk = walk[order][:, order]
     walk.sort_indices()
-
-    node_column = np.arange(walk.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    entry_column = np.repeat(node_column, np.diff(walk.indptr))
-    by_column = np.argsort(entry_column, kind="stable")
-    entry_column, entry_row = entry_column[by_column], walk.indices[by_column]
-    entry_value = walk.data[by_column]
+    column, row, value = _entries_by_column(walk, sizes)
 
     def block_returns(start: int) -> Floats:
         stop = min(start + columns, int(sizes[0]))
         rows = int(sizes[sizes > start].sum())
-        entries = slice(*np.searchsorted(entry_column, [start, stop]))
+        entries = slice(*np.searchsorted(column, [start, stop]))
         first = np.zeros((rows, stop - start))
-        first[entry_row[entries], entry_column[entries] - start] = entry_value[entries]
+        first[row[entries], column[entries] - start] = value[entries]
         returns = np.empty((walk_length - 2, rows))
         for k, left, right in _powers(_torch_csr(walk, rows), torch.from_numpy(first), walk_length):
             returns[k - 3] = torch.einsum("ij,ij->i", left, right)
@@ -304,9 +301,6 @@ def _in_threads(task: Callable[[int], Floats], starts: range) -> Iterator[Floats
     after each of thousands of short products, many times slower when a core is busy elsewhere.
     """
     threads = torch.get_num_threads()
-    if threads == 1 or len(starts) == 1:
-        yield from map(task, starts)
-        return
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield from pool.map(task, starts)
@@ -326,6 +320,14 @@ def _component_order(walk: csr_array, component: Integers) -> Integers:
     """Order the nodes by component and, for the cache, neighbours close to each other."""
     nodes = reverse_cuthill_mckee(walk, symmetric_mode=True)
     return nodes[np.argsort(component[nodes], kind="stable")]
+
+
+def _entries_by_column(walk: csr_array, sizes: Integers) -> tuple[Integers, Integers, Floats]:
+    """Return column, row and value of each entry, the columns counted inside each component."""
+    node_column = np.arange(walk.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    column = np.repeat(node_column, np.diff(walk.indptr))
+    by_column = np.argsort(column, kind="stable")
+    return column[by_column], walk.indices[by_column], walk.data[by_column]
 
 
 def _torch_csr(walk: csr_array, rows: int) -> Tensor:
@@ -445,7 +447,7 @@ def _require_int64(name: str, value: object) -> None:
 
 
 def _require_integer(name: str, value: object, at_least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
         raise ConfigError(
             f"Expected '{name}' to be an integer of at least {at_least} (got {value!r})."
         )

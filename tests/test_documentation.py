@@ -1,0 +1,47 @@
+"""What the documents show works as shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_readme_examples_run_one_after_another(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        exec(block, namespace)
+    assert tuple(namespace["h"].shape) == (3, 16)
+    assert namespace["trust"].sum().item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run"])
+def test_make_targets_exist(document):
+    named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / document).read_text()))
+    assert named
+    for target in named:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
+@pytest.mark.parametrize(
+    "document", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+)
+def test_relative_links_lead_somewhere(document):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+def test_the_variants_table_is_complete():
+    from geof.config import VARIANTS
+
+    table = (ROOT / "README.md").read_text()
+    for options in VARIANTS.values():
+        for name, value in options.items():
+            shown = f'"{value}"' if isinstance(value, str) else str(value)
+            assert f"`{name}={shown}`" in table
