@@ -12,11 +12,13 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from geof.errors import (
     ConfigError,
+    DtypeError,
     GeofError,
     GeometryError,
     NonFiniteError,
     NotPositiveDefiniteError,
     NumericalWarning,
+    ShapeError,
 )
 from geof.geometry import (
     JitterSchedule,
@@ -328,3 +330,21 @@ class TestTarget:
         moment = positive(random_state(10), 3)
         frame = frame_from_coordinates(target_coordinates(moment))
         close(frame @ frame.mT, moment + 1e-6 * torch.eye(3, dtype=torch.float64), 1e-13)
+
+
+class TestInput:
+    def test_a_nan_above_the_diagonal_is_not_read(self, monkeypatch):
+        monkeypatch.setattr(cholesky, "_already_warned", True)
+        matrix = torch.eye(2).repeat(2, 1, 1)
+        matrix[0, 1, 1] = -1e-5  # needs a retry
+        matrix[:, 0, 1] = torch.nan
+        assert stabilised_cholesky(matrix).attempt.tolist() == [2, 0]
+
+    @pytest.mark.parametrize("matrix", [torch.ones(3), torch.ones(2, 3)])
+    def test_shapes(self, matrix):
+        with pytest.raises(ShapeError, match="'matrix' to have shape"):
+            stabilised_cholesky(matrix)
+
+    def test_integers(self):
+        with pytest.raises(DtypeError, match=r"'matrix' to be floating point \(got torch.int64\)"):
+            stabilised_cholesky(torch.eye(2, dtype=torch.long))

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geof.kernels import Neighbourhoods
+from geof import GeoF
+from geof.kernels import BACKENDS, Neighbourhoods
+from geof.testing import assert_same, values_and_gradients
+from tests.graphs import random_sample
 
 
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(0, 1000))
@@ -23,6 +27,22 @@ def test_static_shapes_mark_what_the_others_drop(nodes, edges, seed):
     static = Neighbourhoods.from_edge_index(edge_index, nodes, static_shapes=True)
     assert static.source.numel() == edges + nodes
     assert torch.equal(static.edge_index[:, static.active], compact.edge_index)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_inactive_edges_carry_nothing(backend):
+    """Repeats that stay in the list while compiling change no value and no gradient."""
+    x, edge_index, u = random_sample(0, edges=40)
+    torch.manual_seed(0)
+    model = GeoF(5, 8, signature_channels=3, blocks=2, temperature=3.0, backend=backend).double()
+    compact, static = (
+        Neighbourhoods.from_edge_index(edge_index, len(x), static_shapes=choice)
+        for choice in (False, True)
+    )
+    assert not static.active.all()
+    assert_same(
+        values_and_gradients(model, x, static, u), values_and_gradients(model, x, compact, u), 1e-12
+    )
 
 
 def test_sum_runs_over_targets():

@@ -43,6 +43,7 @@ def replaced(tensor: torch.Tensor, value: float) -> torch.Tensor:
         (X, EDGES.float(), U, DtypeError, r"'edge_index'.*int64.*got torch.float32.*long\(\)"),
         (X, EDGES.tolist(), U, DtypeError, r"'edge_index'.*got list"),
         (X, EDGES + 5, U, DataError, r"'edge_index'.*from 0 to 8.*got indices from"),
+        (X, torch.tensor([[0], [9]]), U, DataError, r"from 0 to 8 \(got indices from 0 to 9\)"),
         (X, EDGES - 1, U, DataError, r"'edge_index'.*from -1"),
         (X, Neighbourhoods.from_edge_index(EDGES, 12), U, ShapeError, r"9 nodes.*got 12"),
     ],
@@ -105,9 +106,17 @@ def test_conv_checks_coordinates():
         GeoFConv(8, blocks=2)(torch.zeros(9, 8), EDGES, torch.zeros(9, 2, 6))
 
 
-def test_lipschitz_speaks_of_the_full_model_only():
-    with pytest.raises(ConfigError, match="feedback='mean'"):
-        GeoFConv(8, blocks=2, feedback="mean").lipschitz(1.0, 1.0)
+@pytest.mark.parametrize(
+    "options", [{"feedback": "mean"}, {"evolution": "frozen"}, {"frame_transport": False}]
+)
+def test_lipschitz_speaks_of_the_full_model_only(options):
+    with pytest.raises(ConfigError, match="Expected the full model"):
+        GeoFConv(8, blocks=2, **options).lipschitz(1.0, 1.0)
+
+
+@pytest.mark.parametrize("m", [16, 32, 64, 72, 128])
+def test_vacuous_lipschitz_constants_are_large_not_errors(m):
+    assert GeoFConv(m, blocks=1).lipschitz(1.0, 1.0).step > 1e30
 
 
 def test_pairs_are_checked():

@@ -70,6 +70,21 @@ def test_run_folder_holds_what_it_says(task, tmp_path):
     assert accuracy(again(task)[test], task.labels[test]) == stored["test"]
 
 
+def test_the_chosen_epoch_is_what_is_kept(task, tmp_path):
+    """Validation labels that contradict training make an early epoch the best."""
+    labels = task.labels.clone()
+    labels[task.split.train] = (task.x[task.split.train, 0] > 0).long()
+    labels[task.split.validation] = (task.x[task.split.validation, 0] < 0).long()
+    contrary = NodeTask(**{**vars(task), "labels": labels})
+    model, result = fit(contrary, tmp_path / "run", epochs=60)
+    assert result.best_epoch < 60
+    held_out = task.split.validation
+    assert accuracy(model(contrary)[held_out], labels[held_out]) == result.validation
+    again = Linear(task)
+    load_checkpoint(tmp_path / "run" / "checkpoint.safetensors", again)
+    assert torch.equal(again.layer.weight, model.layer.weight)
+
+
 def test_test_labels_have_no_influence(task, tmp_path):
     """Scrambled test labels change the test number and nothing else."""
     model, result = fit(task)

@@ -74,10 +74,18 @@ def frame_bounds(block_size: int, box: AdmissibleBox) -> FrameBounds:
     low, high = box.log_scale_bounds
     nu = box.offdiagonal_bound * math.sqrt(m * (m - 1) / 2)
     a_bar = box.offdiagonal_bound * math.exp(-low)
-    substitution = math.sqrt(m) * (1 + a_bar) ** (m - 1)
-    neumann = sum((nu * math.exp(-low)) ** k for k in range(m))
+    substitution = math.sqrt(m) * _power(1 + a_bar, m - 1)
+    neumann = sum(_power(nu * math.exp(-low), k) for k in range(m))
     kappa_0 = min(substitution, neumann)
     return FrameBounds(math.exp(high) + nu, math.exp(low) / kappa_0, 1 + math.exp(high))
+
+
+def _power(base: float, exponent: int) -> float:
+    """Return ``base ** exponent``, infinite where Python would raise: a vacuous bound is one."""
+    try:
+        return base**exponent
+    except OverflowError:
+        return math.inf
 
 
 class StepNorms(NamedTuple):
@@ -143,7 +151,9 @@ def step_lipschitz(
 
     It holds on :math:`\mathcal D = \{\|\xi_i\|_2 \le \Xi,\ z_{i,b} \in \mathcal Z\}` and does not
     depend on node degrees. :math:`\bar G` is bounded by the norms of the controller, using
-    :math:`|\operatorname{SiLU}(x)| \le |x|`. It is a bound, and a loose one for a wide box.
+    :math:`|\operatorname{SiLU}(x)| \le |x|`. It is a bound, and a loose one for a wide box; for
+    large blocks in a wide box it exceeds the floating-point range and is infinite. It takes the
+    jitter as fixed, that is, no block needs a retry.
 
     Args:
         block_size: ``m``.
@@ -158,6 +168,8 @@ def step_lipschitz(
         correction_strength: :math:`\gamma`.
     """
     plus, minus, kappa = frame_bounds(block_size, box)
+    if _power(plus / minus if minus > 0 else math.inf, 4) == math.inf:
+        return StepLipschitz(*[math.inf] * 9)
     xi, w_phi = feature_bound, norms.message
     c_h = max(kappa * xi, plus)
     c_omega = 16 * (plus * xi) * c_h / temperature

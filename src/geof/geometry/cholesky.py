@@ -20,8 +20,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from geof.errors import ConfigError, NonFiniteError, NotPositiveDefiniteError, NumericalWarning
-from geof.geometry.log_triangular import coordinates_from_frame
+from geof.errors import (
+    ConfigError,
+    DtypeError,
+    NonFiniteError,
+    NotPositiveDefiniteError,
+    NumericalWarning,
+)
+from geof.geometry.log_triangular import coordinates_from_frame, require_square
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,17 @@ def stabilised_cholesky(matrix: Tensor, schedule: JitterSchedule | None = None) 
         schedule: The jitters to try (default: the paper's, ``JitterSchedule()``).
 
     Raises:
+        ShapeError: If ``matrix`` is not a stack of square matrices.
+        DtypeError: If ``matrix`` is not floating point.
         NonFiniteError: If a block has a NaN or an infinity.
         NotPositiveDefiniteError: If a block is indefinite even at the last jitter.
     """
     schedule = schedule or JitterSchedule()
+    require_square(matrix, "matrix")
+    if not matrix.is_floating_point():
+        raise DtypeError(
+            f"Expected 'matrix' to be floating point (got {matrix.dtype}). Use matrix.double()."
+        )
     factor, attempt = _stabilised_cholesky(
         matrix, schedule.initial, schedule.growth, schedule.retries
     )
@@ -104,7 +117,7 @@ def _stabilised_cholesky(
     failed = attempt > 0
     retried = int(failed.sum())
     if retried:
-        _refuse_non_finite(matrix, failed)
+        _refuse_non_finite(matrix.tril(), failed)
         for t in range(1, retries + 1):
             again, info = _factorise(matrix[failed], jitter * growth**t)
             factor[failed] = again

@@ -34,7 +34,7 @@ def block_size_of(num_coords: int) -> int:
     Raises:
         ShapeError: If ``num_coords`` is not a triangular number.
     """
-    size = (math.isqrt(8 * num_coords + 1) - 1) // 2
+    size = (math.isqrt(8 * max(num_coords, 0) + 1) - 1) // 2
     if num_coords < 1 or num_coordinates(size) != num_coords:
         raise ShapeError(
             "Expected the last dimension of 'coords' to be m(m+1)/2 for a block size m >= 1, "
@@ -61,7 +61,7 @@ def strictly_lower_vector(matrix: Tensor) -> Tensor:
     >>> strictly_lower_vector(torch.tensor([[0., 0, 0], [1, 0, 0], [2, 3, 0]]))
     tensor([1., 2., 3.])
     """
-    _require_square(matrix, "matrix")
+    require_square(matrix, "matrix")
     rows, cols = _strictly_lower_indices(matrix.size(-1))
     return matrix[..., rows, cols]
 
@@ -121,8 +121,8 @@ def coordinates_from_frame(frame: Tensor) -> Tensor:
     Returns:
         ``(..., t)``.
     """
-    diagonal = frame.diagonal(dim1=-2, dim2=-1)
-    return torch.cat([strictly_lower_vector(frame), diagonal.log()], dim=-1)
+    lower = strictly_lower_vector(frame)
+    return torch.cat([lower, frame.diagonal(dim1=-2, dim2=-1).log()], dim=-1)
 
 
 def metric_from_coordinates(coords: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def coordinates_from_metric(metric: Tensor) -> Tensor:
     Returns:
         ``(..., t)``.
     """
-    _require_square(metric, "metric")
+    require_square(metric, "metric")
     flipped = torch.linalg.cholesky(metric.flip(-2, -1))
     return coordinates_from_frame(flipped.mT.flip(-2, -1))
 
@@ -189,7 +189,8 @@ def triangular_solve(frame: Tensor, vector: Tensor) -> Tensor:
     return solution.squeeze(-1)
 
 
-def _require_square(matrix: Tensor, name: str) -> None:
+def require_square(matrix: Tensor, name: str) -> None:
+    """Raise ``ShapeError`` unless ``matrix`` has shape ``(..., m, m)``."""
     if matrix.dim() < 2 or matrix.size(-1) != matrix.size(-2):
         raise ShapeError(
             f"Expected '{name}' to have shape (..., m, m) (got {tuple(matrix.shape)})."

@@ -159,11 +159,12 @@ class Recurrence(nn.Module):
             ConfigError: For a variant the proposition does not speak of.
         """
         settings = self.settings
-        if not settings.frame_transport or settings.feedback != "full":
+        variant = (settings.frame_transport, settings.feedback, settings.evolution)
+        if variant != (True, "full", "recurrent"):
             raise ConfigError(
                 "Expected the full model: Proposition 3 (ii) bounds the step with "
-                "frame_transport=True and feedback='full' (got "
-                f"frame_transport={settings.frame_transport}, feedback={settings.feedback!r})."
+                "frame_transport=True, feedback='full' and evolution='recurrent' (got {}, {!r}, "
+                "{!r}).".format(*variant)
             )
         hidden, output = self.controller.hidden, self.controller.output
         norms = StepNorms(
