@@ -21,32 +21,29 @@ over Gaussian probes :math:`v`, for which
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
+from geof.signature.return_probabilities import (
+    Floats,
+    Integers,
+    columns_at_a_time,
+    estimated_returns,
+    exact_returns,
+    symmetric_walk,
+)
 
 Degree = Literal["max", "log"]
 Method = Literal["exact", "estimate"]
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer]
-
-# On Photo and Physics wider blocks fall out of the cache and narrower ones idle the vector units.
-_MAX_COLUMNS = 32
-# Float64 numbers held per node and column: two powers, their product, the probes.
-_BUFFERS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +93,9 @@ def structural_signature(
     r"""Compute normalised degree and random-walk return probabilities of every node.
 
     Self-loops are dropped and duplicate edges count once. An isolated node has return
-    probability 0. The computation is in float64 on ``torch.get_num_threads()`` CPU threads.
-    A batch of graphs costs little more than its graphs one by one.
+    probability 0. A batch of graphs gives each graph the values it has alone, at the cost of
+    its components, not of its size. All is computed in float64 on the CPU, in as many threads
+    as ``torch.get_num_threads()`` says.
 
     The estimate is unbiased. Columns 0, 1 and 2 stay exact; for even :math:`k \ge 4` the
     relative standard error is :math:`\sqrt{2 / \text{probes}}` at every node, and for odd
@@ -117,8 +115,8 @@ def structural_signature(
         max_work: The most multiply-adds ``"exact"`` may take before it refuses:
             :math:`\lfloor (K - 1) / 2 \rfloor \sum_c \mathrm{nnz}_c n_c` over the connected
             components. The default is one to two hours on two cores; ``None`` lifts the limit.
-        memory_bytes: Approximate budget of the dense blocks. It sets how many columns or
-            probes are propagated at a time; the result changes only by rounding.
+        memory_bytes: Approximate budget of the dense blocks of all threads together. It sets
+            how many columns or probes go at a time; the result changes only by rounding.
         dtype: Floating dtype of the result.
 
     Returns:
@@ -143,17 +141,16 @@ def structural_signature(
     error = np.zeros(1 + walk_length)
     values[0] = _normalised_degree(adjacency, graph, degree)
     if walk_length >= 2:
-        walk = _symmetric_walk(adjacency)
+        walk = symmetric_walk(adjacency)
         values[2] = walk.power(2).sum(axis=1)
     if walk_length >= 3 and adjacency.nnz:
-        budget = memory_bytes // (8 * _BUFFERS * num_nodes * torch.get_num_threads())
-        columns = min(max(1, budget), _MAX_COLUMNS)
+        columns = columns_at_a_time(num_nodes, memory_bytes)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             if method == "exact":
-                values[3:] = _exact_returns(walk, walk_length, columns, max_work)
+                values[3:] = exact_returns(walk, walk_length, columns, max_work)
             else:
-                values[3:], error[3:] = _estimated_returns(walk, walk_length, columns, probes, seed)
+                values[3:], error[3:] = estimated_returns(walk, walk_length, columns, probes, seed)
 
     result = torch.from_numpy(values.T).to(dtype).contiguous().to(edge_index.device)
     record = StructuralSignature(result, int(walk_length), degree, method)
@@ -210,141 +207,6 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
             f"{type(self).__name__}(walk_length={self.walk_length}, degree={self.degree!r}, "
             f"method={self.method!r}{estimate})"
         )
-
-
-def _exact_returns(
-    walk: csr_array, walk_length: int, columns: int, max_work: float | None
-) -> Floats:
-    """Return ``(K - 2, n)``: the return probabilities of 3 and more steps.
-
-    Walks never leave a component, so every component numbers its nodes from 0 and shares
-    column ``j`` with all others. With the components in order of size, those that have a
-    ``j``-th node are the leading rows of the matrix, and the others sit out.
-    """
-    component, sizes = _components_by_size(walk)
-    products = (walk_length - 1) // 2
-    _check_work(products * float(np.diff(walk.indptr) @ sizes[component]), max_work)
-    order = _component_order(walk, component)
-    walk = walk[order][:, order]
-    walk.sort_indices()
-    column, row, value = _entries_by_column(walk, sizes)
-
-    def block_returns(start: int) -> Floats:
-        stop = min(start + columns, int(sizes[0]))
-        rows = int(sizes[sizes > start].sum())
-        entries = slice(*np.searchsorted(column, [start, stop]))
-        first = np.zeros((rows, stop - start))
-        first[row[entries], column[entries] - start] = value[entries]
-        returns = np.empty((walk_length - 2, rows))
-        for k, left, right in _powers(_torch_csr(walk, rows), torch.from_numpy(first), walk_length):
-            returns[k - 3] = torch.einsum("ij,ij->i", left, right)
-        return returns
-
-    total = np.zeros((walk_length - 2, walk.shape[0]))
-    for block in _in_threads(block_returns, range(0, int(sizes[0]), columns)):
-        total[:, : block.shape[1]] += block
-    values = np.empty_like(total)
-    values[:, order] = total
-    return values
-
-
-def _estimated_returns(
-    walk: csr_array, walk_length: int, columns: int, probes: int, seed: int
-) -> tuple[Floats, Floats]:
-    """Return ``(K - 2, n)`` estimates and the root mean square standard error of each row."""
-    size = walk.shape[0]
-    matrix = _torch_csr(walk, size)
-
-    def block_moments(start: int) -> Floats:
-        # A stream per probe: the probes depend neither on the blocks nor on the threads.
-        block = [
-            np.random.default_rng([seed, probe]).standard_normal(size)
-            for probe in range(start, min(start + columns, probes))
-        ]
-        first = matrix @ torch.from_numpy(np.stack(block, axis=1))
-        moments = np.empty((2, walk_length - 2, size))
-        for k, left, right in _powers(matrix, first, walk_length):
-            product = left * right
-            moments[0, k - 3] = product.sum(1)
-            moments[1, k - 3] = torch.einsum("ij,ij->i", product, product)
-        return moments
-
-    moments = np.zeros((2, walk_length - 2, size))
-    for block in _in_threads(block_moments, range(0, probes, columns)):
-        moments += block
-    mean, square = moments / probes
-    variance = np.maximum(square - mean**2, 0) / (probes - 1)  # of the mean
-    return mean, np.sqrt(variance.mean(axis=1))
-
-
-def _powers(
-    matrix: Tensor, first: Tensor, walk_length: int
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``k, X_a, X_b`` with ``a + b = k`` for ``k = 3 .. K``, where ``X_a = N^a X_0``.
-
-    ``first`` is ``X_1``. Two buffers are written in turn, so use a pair before asking for the
-    next one.
-    """
-    left, right = first, torch.empty_like(first)
-    for k in range(3, walk_length + 1, 2):
-        torch.mm(matrix, left, out=right)
-        yield k, left, right
-        if k < walk_length:
-            yield k + 1, right, right
-        left, right = right, left
-
-
-def _in_threads(task: Callable[[int], Floats], starts: range) -> Iterator[Floats]:
-    """Map ``task`` over the blocks in order, a whole block per thread.
-
-    Left to itself torch would split every product among its threads; they wait for each other
-    after each of thousands of short products, many times slower when a core is busy elsewhere.
-    """
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(task, starts)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _components_by_size(walk: csr_array) -> tuple[Integers, Integers]:
-    """Return the component of each node and the components' sizes, numbered largest first."""
-    _, label = connected_components(walk, directed=False)
-    sizes = np.bincount(label)
-    largest_first = np.argsort(-sizes, kind="stable")
-    return np.argsort(largest_first)[label], sizes[largest_first]
-
-
-def _component_order(walk: csr_array, component: Integers) -> Integers:
-    """Order the nodes by component and, for the cache, neighbours close to each other."""
-    nodes = reverse_cuthill_mckee(walk, symmetric_mode=True)
-    return nodes[np.argsort(component[nodes], kind="stable")]
-
-
-def _entries_by_column(walk: csr_array, sizes: Integers) -> tuple[Integers, Integers, Floats]:
-    """Return column, row and value of each entry, the columns counted inside each component."""
-    node_column = np.arange(walk.shape[0]) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    column = np.repeat(node_column, np.diff(walk.indptr))
-    by_column = np.argsort(column, kind="stable")
-    return column[by_column], walk.indices[by_column], walk.data[by_column]
-
-
-def _torch_csr(walk: csr_array, rows: int) -> Tensor:
-    """Share the leading ``rows`` x ``rows`` part with torch, whose product is the faster one."""
-    entries = int(walk.indptr[rows])
-    pointer = torch.from_numpy(walk.indptr[: rows + 1])
-    index = torch.from_numpy(walk.indices[:entries])
-    value = torch.from_numpy(walk.data[:entries])
-    return torch.sparse_csr_tensor(pointer, index, value, (rows, rows), check_invariants=False)
-
-
-def _symmetric_walk(adjacency: csr_array) -> csr_array:
-    r"""Return :math:`N = D^{-1/2} A D^{-1/2}`; the rows of isolated nodes are empty."""
-    degree = np.diff(adjacency.indptr)
-    scale = 1.0 / np.sqrt(np.maximum(degree, 1))
-    values = np.repeat(scale, degree) * scale[adjacency.indices]
-    return csr_array((values, adjacency.indices, adjacency.indptr), shape=adjacency.shape)
 
 
 def _simple_adjacency(edge_index: Tensor, num_nodes: int) -> csr_array:
@@ -428,15 +290,6 @@ def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
         raise DataError(
             f"Expected 'edge_index' to hold indices below num_nodes={num_nodes} and none below 0 "
             f"(got {low} to {high}). Renumber the nodes or correct 'num_nodes'."
-        )
-
-
-def _check_work(work: float, max_work: float | None) -> None:
-    if max_work is not None and work > max_work:
-        raise DataError(
-            f"Expected the exact return probabilities to take at most max_work={max_work:.1e} "
-            f"multiply-adds (got {work:.1e}). Pass method='estimate', or max_work=None to "
-            "compute them all the same."
         )
 
 
