@@ -144,7 +144,9 @@ def assert_batch_equals_alone(
 def assert_positive_definite(metric: Tensor) -> None:
     """Require symmetric matrices ``(..., m, m)`` with positive eigenvalues."""
     assert torch.equal(metric, metric.mT), "not symmetric"
-    lowest = torch.linalg.eigvalsh(metric.detach().double()).min() if metric.numel() else torch.ones(())
+    lowest = (
+        torch.linalg.eigvalsh(metric.detach().double()).min() if metric.numel() else torch.ones(())
+    )
     assert float(lowest) > 0, f"smallest eigenvalue {float(lowest):.3g}"
 
 

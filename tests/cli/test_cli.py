@@ -58,7 +58,7 @@ def test_demo_writes_runs_and_a_table(short_demo, tmp_path, capsys):
     folders = [path for path in out.iterdir() if path.is_dir()]
     assert len(folders) == 5
     config = json.loads((out / "covariance-geof-w-o-sf-split0" / "config.json").read_text())
-    assert config["model_options"]["feedback"] == "none"
+    assert config["network"]["options"]["feedback"] == "none"
     # A second run into the same folder is refused and changes nothing.
     before = (out / "summary.json").read_bytes()
     assert cli.main(["demo", "--out", str(out)]) == 1

@@ -1,116 +1,211 @@
+"""One loop for three tasks: what it writes, what chooses the epoch, what it must not see."""
+
 from __future__ import annotations
 
 import json
 
 import pytest
 import torch
-from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
 
-from geof.data import NodeSplit
+from geof.data.link_splits import LeakError, random_link_split
+from geof.data.records import GraphSet, NodeGraph
+from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError, NonFiniteError
-from geof.kernels import Neighbourhoods
 from geof.training import (
+    GraphTask,
+    LinkTask,
+    Network,
     NodeTask,
+    Task,
     TrainSettings,
-    accuracy,
-    fit_nodes,
-    graph_loss,
-    link_loss,
+    fit,
     load_checkpoint,
-    node_loss,
 )
+from geof.training.networks import NetworkSpec
 from tests.graphs import random_sample
 
+GCN = {"hidden_channels": 8, "num_layers": 1, "dropout": 0.0}
+GEOF = {"hidden_channels": 8, "blocks": 2}
 
-@pytest.fixture
-def task() -> NodeTask:
-    x, edge_index, u = random_sample(0, nodes=30, edges=60, dtype=torch.float32)
+
+def node_graph(labels: torch.Tensor | None = None) -> NodeGraph:
+    x, edge_index, _ = random_sample(0, nodes=40, edges=70, dtype=torch.float32)
+    y = (x[:, 0] > 0).long() if labels is None else labels
+    edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]])
+    return NodeGraph("toy", Data(x=x, edge_index=edge_index, y=y), ("no", "yes"))
+
+
+def node_task(labels: torch.Tensor | None = None) -> NodeTask:
+    return NodeTask(node_graph(labels), random_node_split(40, 0), walk_length=3)
+
+
+def link_task() -> LinkTask:
+    data = node_graph()
+    return LinkTask(data, random_link_split(data.graph.edge_index, 40, 0), walk_length=3)
+
+
+def graph_task(**options) -> GraphTask:
+    graphs = []
+    for i in range(30):
+        x, edge_index, _ = random_sample(i, nodes=4 + i % 3, edges=6, dtype=torch.float32)
+        edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]])
+        graphs.append(Data(x=x + i % 2, edge_index=edge_index, y=torch.tensor([i % 2])))
     part = torch.arange(30)
-    split = NodeSplit(part[:18], part[18:24], part[24:], "fixed")
-    edges = Neighbourhoods.from_edge_index(edge_index, 30)
-    return NodeTask("toy", x, edge_index, edges, u, part % 2, split)
+    split = GraphSplit(part[:18], part[18:24], part[24:], "fixed")
+    data = GraphSet("toys", graphs, ("no", "yes"))
+    return GraphTask(data, split, **{"batch_size": 7, "walk_length": 3, **options})
 
 
-class Linear(nn.Module):
-    def __init__(self, task: NodeTask, scale: float = 1.0):
-        super().__init__()
-        self.scale = scale
-        self.layer = nn.Linear(task.x.size(1), task.num_classes)
-
-    def forward(self, task: NodeTask) -> torch.Tensor:
-        return self.layer(task.x) * self.scale
+TASKS = {"node": node_task, "link": link_task, "graph": graph_task}
 
 
-def fit(task, out=None, epochs=12, seed=0, **options):
-    return fit_nodes(
-        Linear,
-        options,
-        task,
-        TrainSettings(epochs=epochs, seed=seed),
-        model_name="linear",
-        preset="test",
-        out=out,
-    )
+def run(task: Task, out=None, epochs=8, encoder="gcn", seed=0, **settings):
+    options = GCN if encoder == "gcn" else GEOF
+    plan = TrainSettings(epochs=epochs, seed=seed, **settings)
+    return fit(task, plan, encoder=encoder, options=options, preset="test", out=out)
 
 
-def test_run_folder_holds_what_it_says(task, tmp_path):
-    _, result = fit(task, tmp_path / "run")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "checkpoint.safetensors", "result.json"}
-    lines = [json.loads(t) for t in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == list(range(1, 13))
-    stored = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert stored["test"] == result.test
-    assert stored["split_hash"] == task.split.hash
+@pytest.mark.parametrize("encoder", ["gcn", "geof"])
+@pytest.mark.parametrize("kind", TASKS)
+def test_run_folder_holds_what_it_says(kind, encoder, tmp_path):
+    task, out = TASKS[kind](), tmp_path / "run"
+    _, result = run(task, out, encoder=encoder)
+    assert {path.name for path in out.iterdir()} == {
+        "config.json",
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+        "result.json",
+    }
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 9))
     chosen = max(lines, key=lambda line: (line["validation"], -line["validation_loss"]))
+    stored = json.loads((out / "result.json").read_text())
     assert (stored["best_epoch"], stored["validation"]) == (chosen["epoch"], chosen["validation"])
-    again = Linear(task)
-    load_checkpoint(tmp_path / "run" / "checkpoint.safetensors", again)
-    test = task.split.test
-    assert accuracy(again(task)[test], task.labels[test]) == stored["test"]
+    assert stored["split_hash"] == task.split_hash
+    assert stored["test"] == stored["metrics"][task.metric] == result.test
+
+    # The folder alone rebuilds the network, and the network gives the recorded number.
+    spec = json.loads((out / "config.json").read_text())["network"]
+    again = Network(NetworkSpec(**spec))
+    load_checkpoint(out / "checkpoint.safetensors", again)
+    again.eval()
+    assert task.evaluate(again, "test").metrics == result.metrics
 
 
-def test_the_chosen_epoch_is_what_is_kept(task, tmp_path):
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_task_learns(kind):
+    task = TASKS[kind]()
+    network, _ = run(task, epochs=60, encoder="geof", weight_decay=0.0)
+    early = sum(float(loss) for loss in task.losses(Network(_spec(task)), 1))
+    late = sum(float(loss) for loss in task.losses(network, 1))
+    assert late < 0.8 * early
+
+
+def _spec(task: Task) -> NetworkSpec:
+    width = task.signature.values.size(1)
+    return NetworkSpec("geof", GEOF, task.kind, task.in_channels, width, task.num_classes)
+
+
+def test_the_chosen_epoch_is_what_is_kept(tmp_path):
     """Validation labels that contradict training make an early epoch the best."""
-    labels = task.labels.clone()
-    labels[task.split.train] = (task.x[task.split.train, 0] > 0).long()
-    labels[task.split.validation] = (task.x[task.split.validation, 0] < 0).long()
-    contrary = NodeTask(**{**vars(task), "labels": labels})
-    model, result = fit(contrary, tmp_path / "run", epochs=60)
+    data, split = node_graph(), random_node_split(40, 0)
+    labels = data.graph.y.clone()
+    labels[split.validation] = 1 - labels[split.validation]
+    task = node_task(labels)
+    network, result = run(task, tmp_path / "run", epochs=60)
     assert result.best_epoch < 60
-    held_out = task.split.validation
-    assert accuracy(model(contrary)[held_out], labels[held_out]) == result.validation
-    again = Linear(task)
-    load_checkpoint(tmp_path / "run" / "checkpoint.safetensors", again)
-    assert torch.equal(again.layer.weight, model.layer.weight)
+    network.eval()
+    assert task.evaluate(network, "validation").metrics["accuracy"] == result.validation
 
 
-def test_test_labels_have_no_influence(task, tmp_path):
+def test_test_labels_have_no_influence():
     """Scrambled test labels change the test number and nothing else."""
-    model, result = fit(task)
-    labels = task.labels.clone()
-    labels[task.split.test] = 1 - labels[task.split.test]
-    other = NodeTask(**{**vars(task), "labels": labels})
-    model2, result2 = fit(other)
-    assert torch.equal(model.layer.weight, model2.layer.weight)
-    assert result.validation == result2.validation
-    assert result2.test == pytest.approx(100 - result.test)
+    labels = node_graph().graph.y.clone()
+    scrambled = labels.clone()
+    test = random_node_split(40, 0).test
+    scrambled[test] = 1 - scrambled[test]
+    (one, first), (two, second) = run(node_task(labels)), run(node_task(scrambled))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert first.validation == second.validation
+    assert second.test == pytest.approx(100 - first.test)
 
 
-def test_same_seed_same_result(task):
-    assert torch.equal(fit(task)[0].layer.weight, fit(task)[0].layer.weight)
-    assert not torch.equal(fit(task)[0].layer.weight, fit(task, seed=1)[0].layer.weight)
+@pytest.mark.parametrize("kind", TASKS)
+def test_same_seed_same_bits(kind):
+    def weights(seed: int) -> torch.Tensor:
+        network, _ = run(TASKS[kind](), seed=seed, epochs=3)
+        return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
 
 
-def test_non_finite_loss_is_named(task):
-    with pytest.raises(NonFiniteError, match=r"finite training loss .*at epoch 1"):
-        fit(task, scale=float("nan"))
+def test_patience_stops_early():
+    labels = torch.arange(40) % 2  # nothing to learn
+    _, result = run(node_task(labels), epochs=200, patience=5)
+    assert result.epochs == result.best_epoch + 5 < 200
+
+
+def test_graphs_come_in_another_order_each_epoch():
+    task = graph_task()
+    orders = [[int(y) for _, ys in _seen(task, epoch) for y in ys] for epoch in (1, 2, 1)]
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def _seen(task: GraphTask, epoch: int):
+    seen = []
+
+    def spy(inputs):
+        seen.append((inputs, inputs.x[:, 0].mul(1e4).long().tolist()))
+        return torch.zeros(inputs.num_graphs, 2)
+
+    list(task.losses(spy, epoch))
+    return seen
+
+
+def test_link_runs_check_for_leaks_first():
+    data = node_graph()
+    split = random_link_split(data.graph.edge_index, 40, 0)
+    assert link_task().leak_checked
+    object.__setattr__(split, "train", torch.cat([split.train, split.test[:, :1]], dim=1))
+    with pytest.raises(LeakError):
+        LinkTask(data, split)
+
+
+def test_link_structure_comes_from_training_edges_only():
+    task = link_task()
+    seen = {tuple(pair) for pair in task.inputs.edge_index.t().tolist()}
+    for pairs in (task.split.validation, task.split.test):
+        for u, v in pairs.t().tolist():
+            assert (u, v) not in seen
+            assert (v, u) not in seen
+
+
+def test_unlabelled_nodes_cannot_be_split():
+    labels = node_graph().graph.y.clone()
+    labels[3] = -1
+    with pytest.raises(DataError, match="labelled node"):
+        node_task(labels)
+    part = torch.arange(60)
+    with pytest.raises(DataError, match="labelled node"):
+        NodeTask(node_graph(), NodeSplit(part[:30], part[30:45], part[45:], "too large"))
+
+
+def test_non_finite_loss_is_named():
+    task = node_task()
+    task.inputs.x[0, 0] = 1e38
+    with pytest.raises((NonFiniteError, DataError)):
+        run(task, epochs=60, learning_rate=1e30)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"epochs": 0}, "'epochs'"),
+        ({"patience": 0}, "'patience'"),
         ({"learning_rate": 0.0}, "'learning_rate'"),
         ({"weight_decay": -1.0}, "'weight_decay'"),
     ],
@@ -120,18 +215,15 @@ def test_settings_are_checked(options, message):
         TrainSettings(**options)
 
 
-def test_objectives_are_the_equations(random_state):
-    """Eqs. (13) to (15) written out."""
-    logits, labels = random_state(0).normal(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    mask = torch.tensor([True, False, True, True, False, False])
-    p = torch.softmax(logits, -1)
-    chosen = -torch.log(p[torch.arange(6), labels])
-    torch.testing.assert_close(node_loss(logits, labels, mask), chosen[mask].mean())
-    torch.testing.assert_close(graph_loss(logits, labels), chosen.mean())
-    yes, no = logits[:2, 0], logits[2:, 0]
-    wanted = torch.cat([-torch.sigmoid(yes).log(), -(1 - torch.sigmoid(no)).log()]).mean()
-    torch.testing.assert_close(link_loss(yes, no), wanted)
-    with pytest.raises(DataError, match="'mask'"):
-        node_loss(logits, labels, torch.zeros(6, dtype=torch.bool))
-    with pytest.raises(DataError, match="at least one"):
-        accuracy(logits[:0], labels[:0])
+def test_unknown_encoder_and_option():
+    with pytest.raises(ConfigError, match=r"'geoff'.*Did you mean 'geof'"):
+        fit(node_task(), TrainSettings(epochs=1), encoder="geoff")
+    with pytest.raises(ConfigError, match="PyG's GCN"):
+        fit(node_task(), TrainSettings(epochs=1), encoder="gcn", options={"depth": 3})
+
+
+def test_roc_auc_needs_two_classes():
+    task = graph_task()
+    three = GraphSet("three", task.data.graphs, ("a", "b", "c"))
+    with pytest.raises(DataError, match="two classes"):
+        GraphTask(three, task.split, metric="roc_auc")

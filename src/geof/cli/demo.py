@@ -1,30 +1,22 @@
-"""The command line. Nothing heavy is imported until a command runs."""
+"""``geof demo``: GeoF beside a GCN on embedded data."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from geof.errors import GeofError
-from geof.version import __version__
+from geof.cli.arguments import positive
 
 if TYPE_CHECKING:
-    from geof.training.demo import Contestant, Row
-    from geof.training.loop import EpochReport
+    from rich.console import Console
+
+    from geof.training.demo import Row
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="geof",
-        description="Graph neural networks whose nodes carry a learned, evolving geometry.",
-    )
-    parser.add_argument("--version", action="version", version=f"geof {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to the parser."""
     demo = commands.add_parser(
         "demo",
         help="train GeoF beside a GCN on embedded data",
@@ -32,78 +24,30 @@ def build_parser() -> argparse.ArgumentParser:
         "no network, no files, a few minutes.",
     )
     demo.add_argument("--out", type=Path, help="run folder (default: runs/demo-TIME)")
-    demo.add_argument("--splits", type=_positive, default=2, help="random splits (default: 2)")
+    demo.add_argument("--splits", type=positive, default=2, help="random splits (default: 2)")
     demo.add_argument("--quiet", action="store_true", help="no progress, only the table")
-    demo.set_defaults(run=_demo)
-    return parser
+    demo.set_defaults(run=run)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 refused, 130 interrupted."""
-    options = build_parser().parse_args(arguments)
-    try:
-        code: int = options.run(options)
-    except GeofError as error:
-        print(f"geof: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("geof: interrupted; finished runs are kept", file=sys.stderr)
-        return 130
-    return code
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1 (got {value})")
-    return value
-
-
-def _demo(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Train, print the table, say where the runs are."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    from geof.errors import DataError
-    from geof.training.demo import CONTESTANTS, run_demo
+    from geof.cli.arguments import require_new_folder
+    from geof.cli.progress import training_meter
+    from geof.training import demo
 
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    out = options.out or Path("runs") / f"demo-{stamp}"
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(
-            f"Expected '--out' to be a new or empty folder (got '{out}'). Name another one."
-        )
+    out = require_new_folder(options.out or Path("runs") / f"demo-{stamp}")
     console = Console()
-    live = console.is_terminal and not options.quiet
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not live,
-    )
-    total = options.splits * sum(contestant.epochs for contestant in CONTESTANTS)
-    bar = progress.add_task("starting", total=total, status="")
-
-    def on_start(contestant: Contestant, seed: int) -> None:
-        text = f"{contestant.dataset}: {contestant.model}, split {seed}"
-        progress.update(bar, description=text)
-        if not live and not options.quiet:
-            console.print(text)
-
-    def on_epoch(report: EpochReport) -> None:
-        status = f"loss {report.loss:.3f}, validation {report.validation:.1f} %"
-        progress.update(bar, advance=1, status=status)
-
-    with progress:
-        rows = run_demo(out, options.splits, on_start, on_epoch)
+    total = options.splits * sum(contestant.epochs for contestant in demo.CONTESTANTS)
+    with training_meter(console, total, quiet=options.quiet) as meter:
+        rows = demo.run_demo(
+            out,
+            options.splits,
+            lambda c, seed: meter.start(f"{c.dataset}: {c.title}, split {seed}"),
+            meter.epoch,
+        )
     _print_rows(console, rows)
     console.print(
         "Epoch chosen on validation, test read once. 'digits': a neighbour graph of real images, "
@@ -115,11 +59,9 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_rows(console: object, rows: list[Row]) -> None:
-    from rich.console import Console
+def _print_rows(console: Console, rows: list[Row]) -> None:
     from rich.table import Table
 
-    assert isinstance(console, Console)
     table = Table(title="Test accuracy, mean and deviation over splits")
     for name in ("data", "model"):
         table.add_column(name)
@@ -136,7 +78,3 @@ def _print_rows(console: object, rows: list[Row]) -> None:
             f"{row.parameters:,}",
         )
     console.print(table)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch_geometric.data import Data
@@ -50,7 +51,7 @@ class GraphSet:
     """
 
     name: str
-    graphs: list[Data]
+    graphs: Sequence[Data]
     class_names: tuple[str, ...]
     graph_ids: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())

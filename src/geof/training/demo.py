@@ -8,56 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn.models import GCN
 
 from geof.data import covariance_graph, digits_graph, random_node_split
 from geof.data.files import write_json
-from geof.kernels import Neighbourhoods
-from geof.model import GeoF, NodeReadout
-from geof.signature import structural_signature
-from geof.training.loop import EpochReport, NodeResult, NodeTask, TrainSettings, fit_nodes
+from geof.data.records import NodeGraph
+from geof.training.loop import EpochReport, Result, TrainSettings, fit
+from geof.training.tasks import NodeTask
 
 # One step with weights so nearly uniform that they tell nothing: the setting of Proposition 2.
 _UNIFORM = {"steps": 1, "temperature": 1e6, "structure_aware": False}
-
-
-class NodeNetwork(nn.Module):
-    """A GeoF encoder with its linear readout.
-
-    Args:
-        task: Gives the sizes.
-        **options: Arguments of :class:`~geof.model.GeoF`.
-    """
-
-    def __init__(self, task: NodeTask, **options: Any) -> None:
-        super().__init__()
-        self.encoder = GeoF(task.x.size(1), signature_channels=task.signature.size(1), **options)
-        self.readout = NodeReadout(self.encoder.hidden_channels, task.num_classes)
-
-    def forward(self, task: NodeTask) -> Tensor:
-        """Return the class logits of every node."""
-        logits: Tensor = self.readout(self.encoder(task.x, task.edges, task.signature))
-        return logits
-
-
-class GcnNetwork(nn.Module):
-    """PyG's GCN of width 64 with dropout 0.5, as usually written.
-
-    Args:
-        task: Gives the sizes.
-        layers: Number of convolutions.
-    """
-
-    def __init__(self, task: NodeTask, layers: int = 2) -> None:
-        super().__init__()
-        self.gcn = GCN(task.x.size(1), 64, layers, task.num_classes, dropout=0.5)
-
-    def forward(self, task: NodeTask) -> Tensor:
-        """Return the class logits of every node."""
-        logits: Tensor = self.gcn(task.x, task.edge_index)
-        return logits
 
 
 @dataclass(frozen=True)
@@ -65,18 +25,18 @@ class Contestant:
     """One row of the demonstration's table."""
 
     dataset: str
-    model: str
-    network: type[NodeNetwork | GcnNetwork]
+    title: str
+    encoder: str
     options: dict[str, Any]
     epochs: int
 
 
 CONTESTANTS = (
-    Contestant("digits", "GCN", GcnNetwork, {"layers": 2}, 100),
-    Contestant("digits", "GeoF", NodeNetwork, {}, 50),
-    Contestant("covariance", "GCN", GcnNetwork, {"layers": 1}, 60),
-    Contestant("covariance", "GeoF w/o SF", NodeNetwork, {"feedback": "none", **_UNIFORM}, 60),
-    Contestant("covariance", "GeoF", NodeNetwork, _UNIFORM, 60),
+    Contestant("digits", "GCN", "gcn", {"num_layers": 2}, 100),
+    Contestant("digits", "GeoF", "geof", {}, 50),
+    Contestant("covariance", "GCN", "gcn", {"num_layers": 1}, 60),
+    Contestant("covariance", "GeoF w/o SF", "geof", {"feedback": "none", **_UNIFORM}, 60),
+    Contestant("covariance", "GeoF", "geof", _UNIFORM, 60),
 )
 
 
@@ -115,14 +75,13 @@ def run_demo(
         results = []
         for seed, task in enumerate(tasks[contestant.dataset]):
             on_start(contestant, seed)
-            _, result = fit_nodes(
-                contestant.network,
-                contestant.options,
+            _, result = fit(
                 task,
                 TrainSettings(epochs=contestant.epochs, seed=seed),
-                model_name=contestant.model,
+                encoder=contestant.encoder,
+                options=contestant.options,
                 preset="demo",
-                out=out / f"{contestant.dataset}-{_slug(contestant.model)}-split{seed}",
+                out=out / f"{contestant.dataset}-{_slug(contestant.title)}-split{seed}",
                 on_epoch=on_epoch,
             )
             results.append(result)
@@ -132,30 +91,21 @@ def run_demo(
 
 
 def _tasks(name: str, graph: Data, splits: int) -> list[NodeTask]:
-    signature = structural_signature(graph.edge_index, graph.num_nodes)
-    edges = Neighbourhoods.from_edge_index(graph.edge_index, graph.num_nodes)
-    labelled = graph.y >= 0
+    classes = tuple(str(label) for label in range(int(graph.y.max()) + 1))
+    data = NodeGraph(name, graph, classes)
     return [
-        NodeTask(
-            dataset=name,
-            x=graph.x,
-            edge_index=graph.edge_index,
-            edges=edges,
-            signature=signature.values,
-            labels=graph.y,
-            split=random_node_split(graph.num_nodes, seed, nodes=labelled),
-        )
+        NodeTask(data, random_node_split(graph.num_nodes, seed, nodes=graph.y >= 0))
         for seed in range(splits)
     ]
 
 
-def _summarise(contestant: Contestant, results: list[NodeResult]) -> Row:
+def _summarise(contestant: Contestant, results: list[Result]) -> Row:
     tests = [result.test for result in results]
     mean = sum(tests) / len(tests)
     spread = sum((test - mean) ** 2 for test in tests) / max(len(tests) - 1, 1)
     return Row(
         dataset=contestant.dataset,
-        model=contestant.model,
+        model=contestant.title,
         validation=sum(result.validation for result in results) / len(results),
         test=mean,
         test_deviation=math.sqrt(spread),

@@ -1,4 +1,4 @@
-"""Full-batch training of node classifiers, selected on validation, tested once."""
+"""The training loop: fit on the training part, choose the epoch on validation, test once."""
 
 from __future__ import annotations
 
@@ -15,46 +15,17 @@ from typing import Any
 
 import torch
 import torch_geometric
-from torch import Tensor, nn
+from torch import Tensor
 
 from geof.config import require_positive
 from geof.data.files import write_atomically, write_json
-from geof.data.splits import NodeSplit
 from geof.errors import ConfigError, NonFiniteError
-from geof.kernels import Neighbourhoods
 from geof.training.checkpoint import save_checkpoint
-from geof.training.objectives import accuracy, node_loss
+from geof.training.networks import Network, NetworkSpec
+from geof.training.tasks import Scores, Task
 from geof.version import __version__
 
-SELECTION = "highest validation accuracy, then lowest validation loss, then earliest epoch"
-
-
-@dataclass(frozen=True)
-class NodeTask:
-    """One node-classification setting.
-
-    Attributes:
-        dataset: Its name.
-        x: ``(n, F)`` features.
-        edge_index: ``(2, E)``, both directions of every edge.
-        edges: The same, prepared for GeoF.
-        signature: ``(n, q)``.
-        labels: ``(n,)``.
-        split: Which nodes train, validate and test.
-    """
-
-    dataset: str
-    x: Tensor
-    edge_index: Tensor
-    edges: Neighbourhoods
-    signature: Tensor
-    labels: Tensor
-    split: NodeSplit
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes among the labelled nodes."""
-        return int(self.labels.max()) + 1
+SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
 
 
 @dataclass(frozen=True)
@@ -62,19 +33,24 @@ class TrainSettings:
     """How to train.
 
     Attributes:
-        epochs: Passes over the graph.
+        epochs: Most passes over the training part.
+        patience: Stop after this many epochs without a better one on validation; ``None`` for
+            never.
         learning_rate: Adam's.
         weight_decay: Adam's.
         seed: Seed of initialisation and dropout.
     """
 
     epochs: int = 200
+    patience: int | None = None
     learning_rate: float = 1e-2
     weight_decay: float = 5e-4
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_positive("epochs", self.epochs)
+        if self.patience is not None:
+            require_positive("patience", self.patience)
         if not self.learning_rate > 0:
             raise ConfigError(
                 f"Expected 'learning_rate' to be positive (got {self.learning_rate})."
@@ -87,7 +63,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch: its number (from 1), training loss, validation accuracy (percent) and loss."""
+    """One epoch: number (from 1), mean training loss, validation metric (percent) and loss."""
 
     epoch: int
     loss: float
@@ -96,8 +72,8 @@ class EpochReport:
 
 
 @dataclass(frozen=True)
-class NodeResult:
-    """What ``result.json`` holds. Accuracies are percentages."""
+class Result:
+    """What ``result.json`` holds. Metrics are percentages; ``metrics`` are all test metrics."""
 
     dataset: str
     task: str
@@ -106,6 +82,7 @@ class NodeResult:
     metric: str
     test: float
     validation: float
+    metrics: dict[str, float]
     best_epoch: int
     epochs: int
     seconds_per_epoch: float
@@ -117,122 +94,151 @@ class NodeResult:
     selection: str
 
 
-def fit_nodes(
-    build: Callable[..., nn.Module],
-    options: Mapping[str, Any],
-    task: NodeTask,
+@dataclass
+class _Best:
+    """The epoch validation prefers so far."""
+
+    score: tuple[float, float]
+    epoch: int
+    weights: dict[str, Tensor]
+
+
+def fit(
+    task: Task,
     settings: TrainSettings,
     *,
-    model_name: str,
-    preset: str,
+    encoder: str = "geof",
+    options: Mapping[str, Any] | None = None,
+    preset: str = "custom",
     out: Path | None = None,
+    record: Mapping[str, Any] | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
-) -> tuple[nn.Module, NodeResult]:
-    """Train a node classifier and read its test accuracy once, at the epoch validation chose.
+) -> tuple[Network, Result]:
+    """Train a network and read its test metric once, at the epoch validation chose.
 
     Args:
-        build: Makes the model from the task and ``options``, after seeding. The model maps a task
-            to its logits, ``(n, C)``.
-        options: Settings of the model, recorded in the run folder.
-        task: The setting.
+        task: Data, split and protocol.
         settings: How to train.
-        model_name: For the record.
-        preset: For the record.
+        encoder: Which encoder, a key of :data:`geof.training.networks.ENCODERS`.
+        options: The encoder's own arguments.
+        preset: Name of the preset the settings come from, for the record.
         out: Run folder to write, or ``None``.
+        record: More to write into the run's ``config.json``.
         on_epoch: Called after every epoch.
 
     Raises:
-        NonFiniteError: If the loss stops being finite; says at which epoch.
+        NonFiniteError: If a loss stops being finite; says at which epoch.
     """
     torch.manual_seed(settings.seed)
-    model = build(task, **options)
-    optimiser = torch.optim.Adam(
-        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    spec = NetworkSpec(
+        encoder=encoder,
+        options=options or {},
+        task=task.kind,
+        in_channels=task.in_channels,
+        signature_channels=task.signature.values.size(1),
+        num_classes=task.num_classes,
     )
+    network = Network(spec)
     if out is not None:
-        write_json(out / "config.json", _config(model_name, preset, options, task, settings))
-    best: tuple[tuple[float, float], int, dict[str, Tensor]] | None = None
-    lines = []
-    started = time.perf_counter()
-    for epoch in range(1, settings.epochs + 1):
-        report = _run_epoch(epoch, model, task, optimiser)
-        lines.append(json.dumps(asdict(report)))
-        score = (report.validation, -report.validation_loss)
-        if best is None or score > best[0]:
-            best = (score, epoch, copy.deepcopy(model.state_dict()))
-        if on_epoch is not None:
-            on_epoch(report)
-    seconds = (time.perf_counter() - started) / settings.epochs
-    assert best is not None  # epochs >= 1
-    (validation, _), best_epoch, weights = best
-    model.load_state_dict(weights)
-    result = NodeResult(
+        write_json(out / "config.json", _config(task, settings, spec, preset, record or {}))
+    best, reports, seconds = _train(network, task, settings, on_epoch)
+    network.load_state_dict(best.weights)
+    test = _evaluate(network, task)
+    result = Result(
         dataset=task.dataset,
-        task="node",
-        model=model_name,
+        task=task.kind,
+        model=encoder,
         preset=preset,
-        metric="accuracy",
-        test=_test_accuracy(model, task),
-        validation=validation,
-        best_epoch=best_epoch,
-        epochs=settings.epochs,
-        seconds_per_epoch=seconds,
+        metric=task.metric,
+        test=test.metrics[task.metric],
+        validation=best.score[0],
+        metrics=test.metrics,
+        best_epoch=best.epoch,
+        epochs=len(reports),
+        seconds_per_epoch=seconds / len(reports),
         peak_rss_bytes=_peak_rss_bytes(),
-        parameters=sum(p.numel() for p in model.parameters()),
-        split=task.split.name,
-        split_hash=task.split.hash,
+        parameters=sum(p.numel() for p in network.parameters()),
+        split=task.split_name,
+        split_hash=task.split_hash,
         seed=settings.seed,
         selection=SELECTION,
     )
     if out is not None:
-        write_atomically(out / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
-        save_checkpoint(out / "checkpoint.safetensors", model, {"model": model_name})
+        lines = "".join(f"{json.dumps(asdict(report))}\n" for report in reports)
+        write_atomically(out / "metrics.jsonl", lines.encode())
+        save_checkpoint(out / "checkpoint.safetensors", network)
         write_json(out / "result.json", asdict(result))
-    return model, result
+    return network, result
+
+
+def _train(
+    network: Network,
+    task: Task,
+    settings: TrainSettings,
+    on_epoch: Callable[[EpochReport], None] | None,
+) -> tuple[_Best, list[EpochReport], float]:
+    optimiser = torch.optim.Adam(
+        network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    best: _Best | None = None
+    reports = []
+    started = time.perf_counter()
+    for epoch in range(1, settings.epochs + 1):
+        report = _run_epoch(epoch, network, task, optimiser)
+        reports.append(report)
+        score = (report.validation, -report.validation_loss)
+        if best is None or score > best.score:
+            best = _Best(score, epoch, copy.deepcopy(network.state_dict()))
+        if on_epoch is not None:
+            on_epoch(report)
+        if settings.patience is not None and epoch - best.epoch >= settings.patience:
+            break
+    assert best is not None  # epochs >= 1
+    return best, reports, time.perf_counter() - started
 
 
 def _run_epoch(
-    epoch: int, model: nn.Module, task: NodeTask, optimiser: torch.optim.Optimizer
+    epoch: int, network: Network, task: Task, optimiser: torch.optim.Optimizer
 ) -> EpochReport:
-    model.train()
-    optimiser.zero_grad()
-    loss = node_loss(model(task), task.labels, task.split.train)
-    if not bool(loss.isfinite()):
-        raise NonFiniteError(
-            f"Expected a finite training loss (got {float(loss.detach())} at epoch {epoch}). Lower "
-            "'learning_rate' or narrow the admissible box."
-        )
-    loss.backward()
-    optimiser.step()
-    model.eval()
+    network.train()
+    losses = []
+    for loss in task.losses(network, epoch):
+        losses.append(float(loss.detach()))
+        if not bool(loss.isfinite()):
+            raise NonFiniteError(
+                f"Expected a finite training loss (got {losses[-1]} at epoch {epoch}). Lower "
+                "'learning_rate' or narrow the admissible box."
+            )
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    network.eval()
     with torch.no_grad():
-        output = model(task)
-    held_out = task.split.validation
-    return EpochReport(
-        epoch=epoch,
-        loss=float(loss.detach()),
-        validation=accuracy(output[held_out], task.labels[held_out]),
-        validation_loss=float(node_loss(output, task.labels, held_out)),
-    )
+        scores = task.evaluate(network, "validation")
+    return EpochReport(epoch, sum(losses) / len(losses), scores.metrics[task.metric], scores.loss)
 
 
 @torch.no_grad()
-def _test_accuracy(model: nn.Module, task: NodeTask) -> float:
-    model.eval()
-    return accuracy(model(task)[task.split.test], task.labels[task.split.test])
+def _evaluate(network: Network, task: Task) -> Scores:
+    network.eval()
+    return task.evaluate(network, "test")
 
 
 def _config(
-    model: str, preset: str, options: Mapping[str, Any], task: NodeTask, settings: TrainSettings
+    task: Task,
+    settings: TrainSettings,
+    spec: NetworkSpec,
+    preset: str,
+    record: Mapping[str, Any],
 ) -> dict[str, Any]:
     return {
-        "model": model,
-        "model_options": dict(options),
-        "preset": preset,
         "dataset": task.dataset,
-        "split": task.split.name,
-        "split_hash": task.split.hash,
+        "split": task.split_name,
+        "split_hash": task.split_hash,
+        "preset": preset,
+        "network": spec.as_json(),
         "training": asdict(settings),
+        "signature": task.signature.describe(),
         "selection": SELECTION,
         "versions": {
             "geof": __version__,
@@ -240,6 +246,7 @@ def _config(
             "torch": torch.__version__,
             "torch_geometric": torch_geometric.__version__,
         },
+        **record,
     }
 
 

@@ -52,3 +52,49 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
     if labels.numel() == 0:
         raise DataError("Expected at least one labelled row to score (got none).")
     return 100.0 * float((logits.argmax(-1) == labels).double().mean())
+
+
+def roc_auc(scores: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve of ``scores`` for label 1 against 0, in percent.
+
+    Raises:
+        DataError: If only one of the two labels is present, where the area is undefined.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if not 0 < int(labels.sum()) < labels.numel():
+        raise DataError(
+            f"Expected both labels for ROC-AUC (got {int(labels.sum())} positive of "
+            f"{labels.numel()})."
+        )
+    return 100.0 * float(roc_auc_score(labels.numpy(), scores.detach().double().numpy()))
+
+
+HITS_AT = (20, 50, 100)
+"""The K of the Hits@K that link prediction reports."""
+
+
+def link_metrics(positive: Tensor, negative: Tensor) -> dict[str, float]:
+    """Score positive and negative pairs by their logits, in percent.
+
+    Returns:
+        ``roc_auc``, ``average_precision``, ``hits@K`` (share of positives above the K-th highest
+        negative, as OGB defines it; 100 when there are fewer than K negatives) and ``mrr`` (mean
+        reciprocal rank of each positive among all negatives, ties counted half).
+    """
+    from sklearn.metrics import average_precision_score
+
+    scores = torch.cat([positive, negative]).detach().double()
+    labels = torch.cat([torch.ones(len(positive)), torch.zeros(len(negative))]).long()
+    ranked = negative.detach().double().sort().values
+    above = len(ranked) - torch.searchsorted(ranked, scores[: len(positive)], right=True)
+    not_below = len(ranked) - torch.searchsorted(ranked, scores[: len(positive)], right=False)
+    metrics = {
+        "roc_auc": roc_auc(scores, labels),
+        "average_precision": 100.0 * float(average_precision_score(labels.numpy(), scores.numpy())),
+        "mrr": 100.0 * float((1 / (1 + (above + not_below) / 2)).mean()),
+    }
+    for k in HITS_AT:
+        beaten = scores[: len(positive)] > ranked[-k] if len(ranked) >= k else torch.ones(1)
+        metrics[f"hits@{k}"] = 100.0 * float(beaten.double().mean())
+    return metrics

@@ -1,0 +1,144 @@
+"""Arguments several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geof.errors import ConfigError, DataError, nearest
+
+if TYPE_CHECKING:
+    from geof.data.columns import ColumnEncoder
+    from geof.data.records import GraphSet, NodeGraph
+
+
+def positive(text: str) -> int:
+    """Read an integer of at least one."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1 (got {value})")
+    return value
+
+
+def require_new_folder(out: Path) -> Path:
+    """Return ``out`` if a run may be written there.
+
+    Raises:
+        DataError: If something is there already.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(
+            f"Expected '--out' to be a new or empty folder (got '{out}'). Name another one."
+        )
+    return out
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what names the data: a benchmark, or the user's own files."""
+    source = parser.add_argument_group("data (one of)")
+    source.add_argument("--dataset", metavar="NAME", help="a benchmark of 'geof data list'")
+    source.add_argument("--nodes", type=Path, metavar="FILE", help="table of nodes, with --edges")
+    source.add_argument("--molecules", type=Path, metavar="FILE", help="table of SMILES")
+    source.add_argument("--npz", type=Path, metavar="FILE", help="one graph in NumPy's format")
+    more = parser.add_argument_group("about the data")
+    more.add_argument("--edges", type=Path, metavar="FILE", help="table of edges, with --nodes")
+    more.add_argument("--id", metavar="COLUMN", help="column of identifiers")
+    more.add_argument("--smiles", default="smiles", metavar="COLUMN", help="default: smiles")
+    more.add_argument(
+        "--edge-columns",
+        choices=("refuse", "ignore"),
+        default="refuse",
+        help="what to do with edge weights and features, which the model does not use",
+    )
+    more.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
+
+
+def require_one_source(options: argparse.Namespace) -> str:
+    """Return which source was given.
+
+    Raises:
+        ConfigError: Unless it is exactly one.
+    """
+    sources = ("dataset", "nodes", "molecules", "npz")
+    given = [name for name in sources if getattr(options, name) is not None]
+    if len(given) != 1:
+        names = ", ".join(f"--{name}" for name in sources)
+        got = " and ".join(f"--{name}" for name in given) or "none"
+        raise ConfigError(f"Expected exactly one of {names} (got {got}).")
+    if given[0] == "nodes" and options.edges is None:
+        raise ConfigError("Expected '--edges FILE' beside '--nodes'.")
+    return given[0]
+
+
+def read_training_data(
+    options: argparse.Namespace,
+) -> tuple[NodeGraph | GraphSet, ColumnEncoder | None]:
+    """Read labelled data, and the schema of its columns for tables of nodes."""
+    source = require_one_source(options)
+    if source == "dataset":
+        from geof.data.catalogue import load
+
+        return load(options.dataset, data_root=options.data_root), None
+    if source == "npz":
+        from geof.data.formats import from_npz
+
+        return from_npz(options.npz, edge_columns=options.edge_columns), None
+    if source == "molecules":
+        from geof.data.molecules_table import read_molecules
+
+        _require_label(options)
+        data = read_molecules(
+            options.molecules, smiles=options.smiles, label=options.label, id_column=options.id
+        )
+        return data, None
+    from geof.data.tables import read_node_table
+
+    if options.task != "link":
+        _require_label(options)
+    return read_node_table(
+        options.nodes,
+        options.edges,
+        label=options.label,
+        id_column=options.id,
+        edge_columns=options.edge_columns,
+    )
+
+
+def _require_label(options: argparse.Namespace) -> None:
+    if options.label is None:
+        raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
+
+
+def parse_overrides(pairs: Sequence[str], training: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Split ``KEY=VALUE`` words into training settings and ``model.KEY=VALUE`` options.
+
+    Values are read as JSON where that is possible and as text otherwise.
+
+    Raises:
+        ConfigError: For a word without ``=`` or an unknown key, naming the nearest.
+    """
+    settings: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator:
+            raise ConfigError(f"Expected settings as KEY=VALUE (got {pair!r}).")
+        value = _value(text)
+        if key.startswith("model."):
+            model[key.removeprefix("model.")] = tuple(value) if isinstance(value, list) else value
+        elif key in training:
+            settings[key] = value
+        else:
+            valid = [*training, "model.OPTION"]
+            raise ConfigError(f"Unknown setting {key!r}. " + nearest(key, valid))
+    return settings, model
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

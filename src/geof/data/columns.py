@@ -1,0 +1,489 @@
+"""Columns of a table as features: a schema fitted once and applied to every later table.
+
+* numbers are standardised with the mean and the deviation of the fitted rows;
+* words become one column per word seen while fitting; an unseen word is all zeros;
+* ``true`` and ``false`` become 1 and 0.
+
+What cannot be used is refused with the place it stands at. What was rescued is said in a note.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from geof.errors import ConfigError, DataError, nearest
+
+Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "empty"]
+Missing: TypeAlias = Literal["error", "mean"]
+
+FORMAT = 1
+"""Version of the JSON form; raised when a field changes its meaning."""
+
+# A column of words with more values than FEW is free text when most rows have a value of their
+# own or the values are long; beyond MANY it would give more columns than a table should.
+FEW, LONG, MANY = 20, 40, 1000
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text, column by column; a blank cell is a missing value.
+
+    Attributes:
+        source: The file, as the user named it.
+        columns: Cells by column name, in the file's order.
+        places: Where each row begins in the file.
+        unit: What ``places`` counts: ``"line"`` or ``"row"``.
+        types: The type a column was stored with, where the file says so: a :data:`Kind`, or the
+            name of a type that cannot be a feature.
+    """
+
+    source: str
+    columns: Mapping[str, Sequence[str]]
+    places: Sequence[int]
+    unit: str = "line"
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def place(self, row: int) -> str:
+        """Return file and line of a row, for a message."""
+        return f"'{self.source}', {self.unit} {self.places[row]}"
+
+    def take(self, rows: Sequence[int]) -> Table:
+        """Return some of the rows, which keep their places."""
+        columns = {name: [cells[row] for row in rows] for name, cells in self.columns.items()}
+        places = [self.places[row] for row in rows]
+        return Table(self.source, columns, places, self.unit, self.types)
+
+    def cells(self, name: str, role: str = "column") -> Sequence[str]:
+        """Return a column, or raise ``DataError`` naming the nearest one there is."""
+        if name not in self.columns:
+            raise DataError(
+                f"Expected the {role} {name!r} in '{self.source}'. " + nearest(name, self.columns)
+            )
+        return self.columns[name]
+
+
+@dataclass(frozen=True)
+class ColumnSchema:
+    """What was fitted for one column.
+
+    Attributes:
+        name: The column.
+        kind: How it is read.
+        mean: Of the fitted numbers; of the zeros and ones for a boolean column.
+        scale: Their standard deviation; 0 marks a constant column, which gives zeros.
+        indicator: Whether a further column says where the value was missing.
+        vocabulary: The words of a categorical column, sorted; ``""`` stands for missing.
+    """
+
+    name: str
+    kind: Kind
+    mean: float = 0.0
+    scale: float = 1.0
+    indicator: bool = False
+    vocabulary: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """A name for each feature the column gives."""
+        if self.kind == "categorical":
+            return tuple(f"{self.name}={word or '<missing>'}" for word in self.vocabulary)
+        if self.kind == "empty":
+            return ()
+        return (self.name, f"{self.name}=<missing>") if self.indicator else (self.name,)
+
+
+@dataclass(frozen=True)
+class ColumnEncoder:
+    """A fitted schema: which columns a table has and what they become.
+
+    Attributes:
+        columns: The feature columns in order.
+        id_column: The column of identifiers, if any.
+        label: The label column, if any.
+        class_names: The label of each class index.
+        dropped: Columns left out on request; later tables may have them or not.
+        missing: ``"error"`` refuses missing numbers, ``"mean"`` puts the fitted mean there.
+
+    Example:
+        >>> table = Table("t.csv", {"age": ["1", "3"], "town": ["Bern", "Ulm"]}, [2, 3])
+        >>> encoder = ColumnEncoder.fit(table)
+        >>> encoder.feature_names
+        ('age', 'town=Bern', 'town=Ulm')
+        >>> encoder.encode(table).tolist()
+        [[-1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
+    """
+
+    columns: tuple[ColumnSchema, ...]
+    id_column: str | None = None
+    label: str | None = None
+    class_names: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    missing: Missing = "error"
+
+    @classmethod
+    def fit(
+        cls,
+        table: Table,
+        *,
+        label: str | None = None,
+        id_column: str | None = None,
+        drop: Iterable[str] = (),
+        kinds: Mapping[str, Kind] | None = None,
+        missing: Missing = "error",
+    ) -> ColumnEncoder:
+        """Read the schema off a table.
+
+        Args:
+            table: The rows to fit to; statistics come from all of them.
+            label: The column to predict.
+            id_column: The column of identifiers.
+            drop: Columns to leave out.
+            kinds: The kind of columns that should not be guessed, for instance
+                ``{"postcode": "categorical"}``.
+            missing: What to do where a number is missing.
+
+        Raises:
+            ConfigError: If an option contradicts another or is unknown.
+            DataError: If a column does not exist or cannot become features.
+        """
+        dropped, chosen = tuple(drop), dict(kinds or {})
+        for name in (*dropped, *chosen):
+            table.cells(name)
+        _check_options(label, id_column, dropped, chosen, missing)
+        class_names = class_names_of(table.cells(label, "label column")) if label else ()
+        if label and not class_names:
+            raise DataError(
+                f"Expected labels in column {label!r} of '{table.source}' (got none). Fill in the "
+                "known ones; a node may lack a label, not all of them."
+            )
+        features = [n for n in table.columns if n not in {label, id_column, *dropped}]
+        columns = tuple(_fit_column(table, n, chosen.get(n), missing) for n in features)
+        return cls(columns, id_column, label, class_names, dropped, missing)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """A name for each feature; one constant where no column gives any."""
+        names = tuple(name for column in self.columns for name in column.feature_names)
+        return names or ("<constant>",)
+
+    def encode(self, table: Table) -> Tensor:
+        """Return the features of a table's rows, ``(rows, features)`` in float32.
+
+        Raises:
+            DataError: If the table lacks a column, has an unknown one, or a cell does not fit.
+        """
+        return self.encode_noting(table)[0]
+
+    def encode_noting(self, table: Table) -> tuple[Tensor, tuple[str, ...]]:
+        """Like :meth:`encode`, with a sentence for everything that was filled in or lost."""
+        self._require_columns(table)
+        x = np.zeros((len(table), len(self.feature_names)), dtype=np.float32)
+        notes: list[str] = []
+        start = 0
+        for column in self.columns:
+            stop = start + len(column.feature_names)
+            notes += _encode_column(table, column, self.missing, x[:, start:stop])
+            start = stop
+        if start == 0:
+            x[:] = 1
+            notes.append("No column gives a feature: every node has the constant 1.")
+        return torch.from_numpy(x), tuple(notes)
+
+    def encode_labels(self, table: Table) -> Tensor:
+        """Return class indices, -1 where the label or its whole column is missing."""
+        if self.label is None or self.label not in table.columns:
+            return torch.full((len(table),), -1)
+        return label_indices(table, self.label, self.class_names)
+
+    def to_json(self) -> str:
+        """Return the schema as JSON, for :meth:`from_json`."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ColumnEncoder:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            DataError: If the text is anything else.
+        """
+        try:
+            content = json.loads(text)
+            if content.pop("format") != FORMAT:
+                raise ValueError("it was written by another version")
+            columns = tuple(_schema_from_json(entry) for entry in content.pop("columns"))
+            for name in ("class_names", "dropped"):
+                content[name] = _words(content[name])
+            if content["missing"] not in get_args(Missing):
+                raise ValueError(f"missing={content['missing']!r}")
+            return cls(columns, **content)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(
+                f"Expected the JSON of a column encoder, format {FORMAT} (got something else: "
+                f"{error}). Fit it again from the training table."
+            ) from error
+
+    def _require_columns(self, table: Table) -> None:
+        wanted = {column.name for column in self.columns}
+        if lacking := [column.name for column in self.columns if column.name not in table.columns]:
+            raise DataError(
+                f"Expected the columns of the training table in '{table.source}' (lacks "
+                f"{_listed(lacking)}). " + nearest(lacking[0], table.columns)
+            )
+        allowed = wanted | {self.label, self.id_column, *self.dropped}
+        if unknown := [name for name in table.columns if name not in allowed]:
+            raise DataError(
+                f"Expected only columns of the training table in '{table.source}' (got also "
+                f"{_listed(unknown)}). Remove them. " + nearest(unknown[0], wanted)
+            )
+
+
+def class_names_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the different labels in order, whole numbers by size; blank ones are no label."""
+    names = {label for label in labels if label.strip()}
+    if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+def label_indices(table: Table, label: str, class_names: Sequence[str]) -> Tensor:
+    """Return the class index of every row, -1 where the label is missing.
+
+    Raises:
+        DataError: For a label that is none of the classes.
+    """
+    index = {name: i for i, name in enumerate(class_names)}
+    indices = []
+    for row, cell in enumerate(table.cells(label, "label column")):
+        if cell.strip() and cell not in index:
+            raise DataError(
+                f"Expected a known class in column {label!r} (got {cell!r} at "
+                f"{table.place(row)}). " + nearest(cell, class_names)
+            )
+        indices.append(index.get(cell, -1))
+    return torch.tensor(indices, dtype=torch.long)
+
+
+def _check_options(
+    label: str | None,
+    id_column: str | None,
+    dropped: Sequence[str],
+    kinds: Mapping[str, str],
+    missing: str,
+) -> None:
+    taken = [name for name in (label, id_column) if name is not None]
+    for name in {*taken, *dropped, *kinds}:
+        if [*taken, *dropped, *kinds].count(name) > 1:
+            raise ConfigError(
+                f"Expected one role for column {name!r} (got several of label, identifier, drop "
+                "and kinds). Name it once."
+            )
+    for kind in kinds.values():
+        if kind not in get_args(Kind):
+            raise ConfigError(f"Unknown kind {kind!r}. " + nearest(kind, get_args(Kind)))
+    if missing not in get_args(Missing):
+        raise ConfigError(f"Unknown missing={missing!r}. " + nearest(missing, get_args(Missing)))
+
+
+def _fit_column(table: Table, name: str, chosen: Kind | None, missing: Missing) -> ColumnSchema:
+    cells = table.columns[name]
+    kind = chosen or _guess_kind(table, name)
+    if kind == "empty":
+        return ColumnSchema(name, kind)
+    if kind == "categorical":
+        words = {cell if cell.strip() else "" for cell in cells}
+        return ColumnSchema(name, kind, vocabulary=tuple(sorted(words)))
+    values = _values(table, name, kind, missing)
+    known = values[~np.isnan(values)]
+    indicator = len(known) < len(values)
+    mean, deviation = _moments(known)
+    scale = 1.0 if kind == "boolean" and deviation else deviation
+    return ColumnSchema(name, kind, mean, scale, indicator)
+
+
+def _guess_kind(table: Table, name: str) -> Kind:
+    rows = [row for row, cell in enumerate(table.columns[name]) if cell.strip()]
+    if not rows:
+        return "empty"
+    if name in table.types:
+        kind = table.types[name]
+        if kind not in get_args(Kind):
+            raise DataError(
+                f"Expected numbers, words or booleans in column {name!r} of '{table.source}' (got "
+                f"type {kind}). Leave it out with drop=[{name!r}], or give it as numbers, one "
+                "column each."
+            )
+    else:
+        kind = _kind_of_text(table, name, rows)
+    if kind == "categorical":
+        _refuse_free_text(table, name)
+    return cast(Kind, kind)
+
+
+def _kind_of_text(table: Table, name: str, rows: Sequence[int]) -> Kind:
+    cells = table.columns[name]
+    words = [row for row in rows if _number(cells[row]) is None]
+    if not words:
+        return "numeric"
+    if all(_truth(cells[row]) is not None for row in rows):
+        return "boolean"
+    if 2 * len(words) < len(rows):  # a slip among numbers, not a column of words
+        raise DataError(
+            f"Expected a number in column {name!r} (got {cells[words[0]]!r} at "
+            f"{table.place(words[0])}). Correct it, leave the cell empty if the value is missing, "
+            f"or choose kinds={{{name!r}: 'categorical'}}."
+        )
+    return "categorical"
+
+
+def _refuse_free_text(table: Table, name: str) -> None:
+    words = {cell for cell in table.columns[name] if cell.strip()}
+    length = sum(map(len, words)) / len(words)
+    own = 2 * len(words) > len(table)
+    if len(words) > FEW and (own or length > LONG or len(words) > MANY):
+        raise DataError(
+            f"Expected a category in column {name!r} of '{table.source}' (got {len(words)} "
+            f"different values in {len(table)} rows, {length:.0f} characters on average: free text "
+            f"or names). Leave it out with drop=[{name!r}], replace it by an embedding, one column "
+            f"per number, or insist with kinds={{{name!r}: 'categorical'}}."
+        )
+
+
+def _number(cell: str) -> float | None:
+    if "_" in cell:  # float() would take 1_000 for a number
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _truth(cell: str) -> float | None:
+    return {"true": 1.0, "false": 0.0}.get(cell.strip().lower())
+
+
+def _values(table: Table, name: str, kind: Kind, missing: Missing) -> NDArray[np.float64]:
+    """Return the numbers of a column, NaN where one is missing and may be."""
+    parse, wanted = (_truth, "true or false") if kind == "boolean" else (_number, "a finite number")
+    values = np.full(len(table), math.nan)
+    for row, cell in enumerate(table.columns[name]):
+        value = parse(cell)
+        if value is not None and math.isfinite(value):
+            values[row] = value
+        elif cell.strip():
+            raise DataError(
+                f"Expected {wanted} in column {name!r} (got {cell!r} at {table.place(row)}). "
+                "Correct it, or leave the cell empty if the value is missing."
+            )
+        elif missing == "error":
+            raise DataError(
+                f"Expected {wanted} in column {name!r} (got an empty cell at {table.place(row)}). "
+                "Fill it in, or choose missing='mean' when fitting."
+            )
+    return values
+
+
+def _moments(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and deviation without overflow; the deviation of a constant is exactly 0."""
+    if not len(values):
+        return 0.0, 0.0
+    if values.min() == values.max():
+        return float(values[0]), 0.0
+    largest = float(np.abs(values).max())
+    unit = values / largest
+    return float(unit.mean() * largest), float(unit.std() * largest)
+
+
+def _encode_column(
+    table: Table, column: ColumnSchema, missing: Missing, out: NDArray[np.float32]
+) -> list[str]:
+    """Write a column's features to ``out`` and return what there is to say about it."""
+    name = f"Column {column.name!r}"
+    if column.kind == "empty":
+        filled = any(cell.strip() for cell in table.columns[column.name])
+        state = "was empty when the schema was fitted" if filled else "is empty"
+        return [f"{name} {state} and gives no feature."]
+    if column.kind == "categorical":
+        return _encode_words(table, column, out)
+    values = _values(table, column.name, column.kind, missing)
+    absent = np.isnan(values)
+    values[absent] = column.mean
+    if column.indicator:
+        out[:, 1] = absent
+    notes = []
+    if absent.any():
+        first = table.place(int(absent.argmax()))
+        notes.append(f"{name}: {absent.sum()} missing values (first: {first}) set to the mean.")
+    if column.scale == 0:
+        new = (values != column.mean).any()
+        state = "was constant when the schema was fitted" if new else "is constant"
+        return [*notes, f"{name} {state} and gives zeros."]
+    if column.kind == "numeric":
+        with np.errstate(over="ignore"):  # refused below, with its place
+            values = ((values - column.mean) / column.scale).astype(np.float32)
+        if not np.isfinite(values).all():
+            row = int((~np.isfinite(values)).argmax())
+            raise DataError(
+                f"Expected {name[0].lower()}{name[1:]} within the range of the training table (got "
+                f"{table.columns[column.name][row]!r} at {table.place(row)}, beyond float32 after "
+                "standardising). Check the unit."
+            )
+    out[:, 0] = values
+    return notes
+
+
+def _encode_words(table: Table, column: ColumnSchema, out: NDArray[np.float32]) -> list[str]:
+    index = {word: i for i, word in enumerate(column.vocabulary)}
+    missing, unseen = [], []
+    for row, cell in enumerate(table.columns[column.name]):
+        word = cell if cell.strip() else ""
+        if not word:
+            missing.append(row)
+        if word in index:
+            out[row, index[word]] = 1
+        elif word:
+            unseen.append(row)
+    notes = []
+    if len(index) == 1:
+        notes.append(f"Column {column.name!r} has a single category.")
+    if missing:
+        how = "a category of their own" if "" in index else "all zeros"
+        notes.append(_count_note(table, column.name, "missing values", missing, how))
+    if unseen:
+        notes.append(_count_note(table, column.name, "unseen categories", unseen, "all zeros"))
+    return notes
+
+
+def _count_note(table: Table, name: str, what: str, rows: Sequence[int], how: str) -> str:
+    return f"Column {name!r}: {len(rows)} {what} (first: {table.place(rows[0])}) are {how}."
+
+
+def _schema_from_json(entry: dict[str, Any]) -> ColumnSchema:
+    column = ColumnSchema(**{**entry, "vocabulary": _words(entry["vocabulary"])})
+    if column.kind not in get_args(Kind) or not isinstance(column.name, str):
+        raise ValueError(f"column {column.name!r} of kind {column.kind!r}")
+    if not all(math.isfinite(float(number)) for number in (column.mean, column.scale)):
+        raise ValueError(f"column {column.name!r} has no finite mean and scale")
+    return column
+
+
+def _words(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"expected a list of strings, got {values!r}")
+    return tuple(values)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

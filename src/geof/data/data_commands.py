@@ -1,0 +1,420 @@
+"""What is behind ``geof data list | check | prepare | fetch``.
+
+The functions return rows; the command line prints them. Only ``fetch`` uses the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import http.client
+import os
+import shutil
+import tempfile
+import time
+import urllib.error
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from geof.data.catalogue import CATALOGUE, Benchmark, RawFile, Statistics, find, resolve_data_root
+from geof.errors import DataError, GeofError
+
+if TYPE_CHECKING:
+    from geof.data.records import GraphSet, NodeGraph
+
+Status: TypeAlias = Literal["ok", "incomplete", "differs", "missing", "failed"]
+
+
+@dataclass(frozen=True)
+class ListRow:
+    """A dataset of the catalogue.
+
+    Attributes:
+        benchmark: Its facts.
+        present: Whether all required raw files are below the data root; ``None`` without one.
+    """
+
+    benchmark: Benchmark
+    present: bool | None
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """How the raw files of a dataset compare with the catalogue.
+
+    Attributes:
+        name: The dataset.
+        status: ``"ok"``; ``"incomplete"`` (usable, with a fallback); ``"differs"`` (other
+            statistics); ``"missing"`` (no such file); ``"failed"`` (wrong checksum, unreadable).
+        detail: What is wrong and what to know, one sentence or more; may be empty.
+        measured: The statistics, where the files could be loaded.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    measured: Statistics | None = None
+
+
+@dataclass(frozen=True)
+class PrepareRow:
+    """A dataset brought into the cache.
+
+    Attributes:
+        name: The dataset.
+        seconds: Time it took; short where it was there already.
+        measured: Its statistics.
+        notes: What a reader of a number measured on it must know.
+        content_hash: Of features, edges and labels.
+    """
+
+    name: str
+    seconds: float
+    measured: Statistics
+    notes: tuple[str, ...]
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class FetchRow:
+    """A dataset downloaded.
+
+    Attributes:
+        name: The dataset.
+        downloaded: Files written, relative to the data root; empty where all were there.
+        verified: How many of the dataset's files have a known checksum, all of them compared.
+    """
+
+    name: str
+    downloaded: tuple[str, ...]
+    verified: int
+
+
+def measure(data: NodeGraph | GraphSet) -> Statistics:
+    """Return the sizes of a loaded benchmark."""
+    from geof.data.graph_sets import PackedGraphs
+    from geof.data.records import NodeGraph
+
+    if isinstance(data, NodeGraph):
+        graph = data.graph
+        sizes = (1, graph.num_nodes, graph.num_edges, graph.num_features)
+    else:
+        graphs = data.graphs
+        assert isinstance(graphs, PackedGraphs)
+        sizes = (len(graphs), graphs.num_nodes, graphs.num_edges, graphs.num_features)
+    return Statistics(*sizes, classes=data.num_classes)
+
+
+def list_benchmarks(data_root: Path | str | None = None) -> list[ListRow]:
+    """Return all datasets, with whether their files are there if a data root is known."""
+    if not (data_root or os.environ.get("GEOF_DATA")):
+        return [ListRow(benchmark, None) for benchmark in CATALOGUE.values()]
+    root = resolve_data_root(data_root)
+    return [ListRow(b, not _missing(b, root)) for b in CATALOGUE.values()]
+
+
+def check(names: Iterable[str] = (), data_root: Path | str | None = None) -> list[CheckRow]:
+    """Compare raw files with the catalogue: presence, checksums, statistics.
+
+    Args:
+        names: Datasets (default: all).
+        data_root: Folder of raw files (default: ``GEOF_DATA``).
+    """
+    root = resolve_data_root(data_root)
+    return [_check(benchmark, root) for benchmark in _chosen(names)]
+
+
+def prepare(
+    names: Iterable[str] = (),
+    data_root: Path | str | None = None,
+    on_done: Callable[[PrepareRow], None] = lambda row: None,
+) -> list[PrepareRow]:
+    """Load datasets through the cache, so that later loads are immediate.
+
+    Args:
+        names: Datasets (default: all).
+        data_root: Folder of raw files (default: ``GEOF_DATA``).
+        on_done: Called after each.
+    """
+    from geof.data.catalogue import load
+
+    rows = []
+    for benchmark in _chosen(names):
+        start = time.perf_counter()
+        data = load(benchmark.name, data_root=data_root)
+        seconds = time.perf_counter() - start
+        row = PrepareRow(benchmark.name, seconds, measure(data), data.notes, data.content_hash)
+        rows.append(row)
+        on_done(row)
+    return rows
+
+
+def fetch(
+    names: Iterable[str], data_root: Path | str | None = None, *, force: bool = False
+) -> list[FetchRow]:
+    """Download raw files into the data root, from the addresses PyG's and OGB's classes use.
+
+    Files are downloaded beside their place, verified, and moved there when all are sound. What is
+    there already is kept unless ``force`` is set or its checksum is wrong.
+
+    Args:
+        names: Datasets; at least one.
+        data_root: Folder of raw files (default: ``GEOF_DATA``); created if need be.
+        force: Whether to download files that are there.
+
+    Raises:
+        DataError: If a download fails, is truncated or has the wrong checksum. The data root is
+            left as it was.
+    """
+    chosen = [find(name) for name in names]
+    place = data_root or os.environ.get("GEOF_DATA")
+    try:
+        if place:
+            Path(place).expanduser().mkdir(parents=True, exist_ok=True)
+        root = resolve_data_root(place)
+        return [_fetch(benchmark, root, force) for benchmark in chosen]
+    except OSError as error:
+        raise DataError(
+            f"Expected to write raw files below '{place}', but {error}. Check the path, the "
+            "permissions and the free space."
+        ) from error
+
+
+def exit_code(rows: Sequence[CheckRow]) -> int:
+    """Return 0 if everything is as the catalogue says, and 1 otherwise."""
+    return int(any(row.status != "ok" for row in rows))
+
+
+def _chosen(names: Iterable[str]) -> list[Benchmark]:
+    chosen = [find(name) for name in names]
+    return chosen or list(CATALOGUE.values())
+
+
+def _missing(benchmark: Benchmark, root: Path) -> list[RawFile]:
+    return [f for f in benchmark.files if not f.optional and not (root / f.path).is_file()]
+
+
+def _check(benchmark: Benchmark, root: Path) -> CheckRow:
+    from geof.data.catalogue import load
+
+    name = benchmark.name
+    if missing := _missing(benchmark, root):
+        paths = ", ".join(file.path for file in missing)
+        return CheckRow(name, "missing", f"Missing: {paths}. Run 'geof data fetch {name}'.")
+    try:
+        data = load(name, data_root=root, cache=False)
+    except GeofError as error:
+        return CheckRow(name, "failed", str(error))
+    measured, notes = measure(data), " ".join(data.notes)
+    differences = _differences(measured, benchmark.expected)
+    if not differences:
+        return CheckRow(name, "ok", notes, measured)
+    fallback = any(note.startswith("FALLBACK") for note in data.notes)
+    if fallback and [field for field, _ in differences] == ["features"]:
+        return CheckRow(name, "incomplete", notes, measured)
+    said = "; ".join(text for _, text in differences)
+    return CheckRow(name, "differs", f"{said}. {notes}".strip(), measured)
+
+
+def _differences(measured: Statistics, expected: Statistics) -> list[tuple[str, str]]:
+    found, wanted = dataclasses.asdict(measured), dataclasses.asdict(expected)
+    return [
+        (field, f"{found[field]:,} {field} instead of {wanted[field]:,}")
+        for field in wanted
+        if found[field] != wanted[field]
+    ]
+
+
+# Fetching -------------------------------------------------------------------------------------
+
+
+def _fetch(benchmark: Benchmark, root: Path, force: bool) -> FetchRow:
+    from geof.data.cache import file_digest
+
+    wanted = [
+        file
+        for file in benchmark.files
+        if force
+        or not (root / file.path).is_file()
+        or file.sha256 not in (None, file_digest(root / file.path))
+    ]
+    if wanted:
+        staging = Path(tempfile.mkdtemp(dir=root, prefix=".fetch-"))
+        try:
+            for url in benchmark.urls:
+                _download(url, benchmark, wanted, staging)
+            for file in wanted:
+                _verify(benchmark, file, staging / Path(file.path).name)
+            for file in wanted:
+                (root / file.path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(staging / Path(file.path).name, root / file.path)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    verified = sum(file.sha256 is not None for file in benchmark.files)
+    return FetchRow(benchmark.name, tuple(file.path for file in wanted), verified)
+
+
+def _download(url: str, benchmark: Benchmark, wanted: list[RawFile], staging: Path) -> None:
+    from torch_geometric.data import download_url
+
+    names = {Path(file.path).name for file in wanted}
+    archive = url.endswith(".zip")
+    if not archive and url.rpartition("/")[2] not in names:
+        return
+    try:
+        path = Path(download_url(url, str(staging), log=False))
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+        raise DataError(
+            f"Expected to download '{url}' for {benchmark.name}, but {error}. Check the "
+            "connection, or put the files below --data-root by hand."
+        ) from error
+    if archive:
+        _extract(path, url, names)
+
+
+def _extract(archive: Path, url: str, names: set[str]) -> None:
+    """Take the wanted files out of the archive, whatever folders it keeps them in."""
+    try:
+        with zipfile.ZipFile(archive) as content:
+            for member in content.infolist():
+                name = Path(member.filename).name
+                if name in names and not member.is_dir():
+                    with content.open(member) as source, (archive.parent / name).open("wb") as sink:
+                        shutil.copyfileobj(source, sink)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise DataError(
+            f"Expected a whole archive from '{url}', but {error}: the download was cut short. "
+            "Run the command again."
+        ) from error
+    archive.unlink()
+
+
+def _verify(benchmark: Benchmark, file: RawFile, path: Path) -> None:
+    from geof.data.cache import file_digest
+
+    def refuse(what: str) -> DataError:
+        return DataError(
+            f"Expected {what} from the download of '{file.path}' of {benchmark.name}: it was cut "
+            "short or upstream has changed. Nothing was kept; run the command again."
+        )
+
+    if not path.is_file() or path.stat().st_size == 0:
+        raise refuse("a file (got none)")
+    if file.sha256 is not None and (digest := file_digest(path)) != file.sha256:
+        raise refuse(f"the SHA-256 {file.sha256} (got {digest})")
+    if file.rows is not None and (rows := len(path.read_bytes().splitlines()) - 1) != file.rows:
+        raise refuse(f"{file.rows} rows (got {rows})")
+    if path.suffix == ".npz" and not _whole_archive(path):
+        raise refuse("a whole archive (got a broken one)")
+
+
+def _whole_archive(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as content:
+            return content.testzip() is None
+    except (zipfile.BadZipFile, EOFError):
+        return False
+
+
+# The command line -----------------------------------------------------------------------------
+
+
+def add_data_commands(subparsers: Any) -> None:
+    """Add ``data`` and its commands to what ``ArgumentParser.add_subparsers`` returned.
+
+    Each sets ``run``, a function of the parsed options that returns the exit code.
+    """
+    data = subparsers.add_parser(
+        "data",
+        help="list, check, prepare or fetch the benchmarks",
+        description="The paper's twelve benchmarks. Raw files are read below --data-root or "
+        "GEOF_DATA; prepared copies go to GEOF_CACHE or the platform's folder for caches.",
+    )
+    commands = data.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
+    for name, run, names, text in (
+        ("list", _run_list, None, "show the catalogue"),
+        ("check", _run_check, "*", "compare raw files with the catalogue (exit code 1: not equal)"),
+        ("prepare", _run_prepare, "*", "load into the cache"),
+        ("fetch", _run_fetch, "+", "download raw files"),
+    ):
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if names:
+            default = " (default: all)" if names == "*" else ""
+            command.add_argument("names", nargs=names, metavar="NAME", help=f"dataset{default}")
+        command.add_argument("--data-root", type=Path, help="folder of raw files")
+        command.set_defaults(run=run)
+        if name == "fetch":
+            command.add_argument(
+                "--force", action="store_true", help="replace files that are there"
+            )
+
+
+def _run_list(options: argparse.Namespace) -> int:
+    there = {True: "yes", False: "no", None: "?"}
+    rows = list_benchmarks(options.data_root)
+    cells = [
+        (b.name, *_sizes(b.expected), ", ".join(b.metrics), b.licence, there[row.present])
+        for row in rows
+        for b in (row.benchmark,)
+    ]
+    _print_table(("name", *_SIZES, "metric", "licence", "files"), cells)
+    _print_remarks((row.benchmark.name, row.benchmark.difference) for row in rows)
+    return 0
+
+
+def _run_check(options: argparse.Namespace) -> int:
+    rows = check(options.names, options.data_root)
+    cells = [
+        (row.name, *(_sizes(row.measured) if row.measured else ("",) * len(_SIZES)), row.status)
+        for row in rows
+    ]
+    _print_table(("name", *_SIZES, "status"), cells)
+    _print_remarks((row.name, row.detail) for row in rows)
+    return exit_code(rows)
+
+
+def _run_prepare(options: argparse.Namespace) -> int:
+    rows = prepare(options.names, options.data_root)
+    cells = [(row.name, *_sizes(row.measured), f"{row.seconds:.2f}") for row in rows]
+    _print_table(("name", *_SIZES, "seconds"), cells)
+    _print_remarks((row.name, " ".join(row.notes)) for row in rows)
+    return 0
+
+
+def _run_fetch(options: argparse.Namespace) -> int:
+    rows = fetch(options.names, options.data_root, force=options.force)
+    cells = [(row.name, str(len(row.downloaded)), str(row.verified)) for row in rows]
+    _print_table(("name", "files written", "with checksum"), cells)
+    return 0
+
+
+_SIZES = ("graphs", "nodes", "edges", "features", "classes")
+_NUMBERS = {*_SIZES, "seconds", "files written", "with checksum"}
+
+
+def _sizes(statistics: Statistics) -> tuple[str, ...]:
+    return tuple(f"{size:,}" for size in dataclasses.astuple(statistics))
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=name == "name", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False).print(table)
+
+
+def _print_remarks(remarks: Iterable[tuple[str, str]]) -> None:
+    """Print one line per dataset that has something to say."""
+    for name, text in remarks:
+        if text:
+            print(f"{name}: {text}")

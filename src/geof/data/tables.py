@@ -1,0 +1,408 @@
+"""Node and edge tables, CSV or Parquet, as graphs; and new rows for a trained model.
+
+A table has a header. Nodes carry an identifier of any text, which edges name and predictions give
+back; an edge joins two nodes and has no direction. The readers write nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias, TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from geof.data.columns import ColumnEncoder, Kind, Missing, Table
+from geof.data.formats import EdgeColumns, edge_columns_note, node_graph, require_members
+from geof.data.records import NodeGraph
+from geof.errors import ConfigError, DataError, ShapeError
+
+File: TypeAlias = str | PathLike[str]
+
+
+class EdgeOptions(TypedDict, total=False):
+    """How a table of edges or pairs is read; see :func:`read_node_table`."""
+
+    source: str | None
+    target: str | None
+    edge_columns: EdgeColumns
+
+
+def read_node_table(
+    nodes: File,
+    edges: File,
+    *,
+    label: str | None,
+    id_column: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    drop: Iterable[str] = (),
+    kinds: Mapping[str, Kind] | None = None,
+    missing: Missing = "error",
+    edge_columns: EdgeColumns = "refuse",
+    allow_singletons: bool = False,
+) -> tuple[NodeGraph, ColumnEncoder]:
+    """Read a graph and fit the schema of its columns.
+
+    Args:
+        nodes: ``.csv``, ``.tsv`` or ``.parquet``, a row per node.
+        edges: The same, a row per edge; ``a, b`` and ``b, a`` are one edge.
+        label: The column to predict; an empty cell is no label. ``None`` without labels.
+        id_column: The column of identifiers (default: ``id``, otherwise the first).
+        source: The edges' first column of identifiers (default: ``source`` when there is also
+            ``target``, otherwise the first).
+        target: The second one.
+        drop: Columns of ``nodes`` to leave out.
+        kinds: The kind of columns that should not be guessed, for instance
+            ``{"postcode": "categorical"}``.
+        missing: ``"mean"`` fills in missing numbers and adds a column that says where.
+        edge_columns: ``"ignore"`` drops further columns of ``edges``, which the model does not use.
+        allow_singletons: Whether a class may have a single member.
+
+    Returns:
+        The graph, and the encoder that new tables go through.
+
+    Raises:
+        DataError: With file and line of what cannot be used.
+    """
+    table, edge_table = read_table(nodes), read_table(edges)
+    encoder = ColumnEncoder.fit(
+        table,
+        label=label,
+        id_column=_id_column(table, id_column, label),
+        drop=drop,
+        kinds=kinds,
+        missing=missing,
+    )
+    edge_options: EdgeOptions = {
+        "source": source,
+        "target": target,
+        "edge_columns": edge_columns,
+    }
+    graph = _encode_graph(table, edge_table, encoder, edge_options)
+    y = graph.graph.y
+    counts = torch.bincount(y[y >= 0], minlength=graph.num_classes)
+    lonely = (counts[y] == 1) & (y >= 0) if graph.num_classes else y > 0
+    where = f" at {table.place(int(lonely.int().argmax()))}" if lonely.any() else ""
+    require_members(y, graph.class_names, allow_singletons, where)
+    return graph, encoder
+
+
+def encode_new_graph(
+    nodes: File,
+    edges: File,
+    encoder: ColumnEncoder,
+    **edge_options: Unpack[EdgeOptions],
+) -> NodeGraph:
+    """Read another graph with the columns a model was trained on; labels are optional.
+
+    Args:
+        nodes: The new nodes, with the training table's columns.
+        edges: Their edges.
+        encoder: What :func:`read_node_table` fitted.
+        **edge_options: ``source``, ``target`` and ``edge_columns`` as in :func:`read_node_table`.
+    """
+    return _encode_graph(read_table(nodes), read_table(edges), encoder, edge_options)
+
+
+def encode_new_nodes(
+    graph: NodeGraph,
+    nodes: File,
+    edges: File,
+    encoder: ColumnEncoder,
+    **edge_options: Unpack[EdgeOptions],
+) -> NodeGraph:
+    """Append unseen nodes to a graph; known nodes keep their index, new ones follow in order.
+
+    Args:
+        graph: The graph a model was trained on.
+        nodes: The new nodes, with the training table's columns; labels are optional.
+        edges: Further edges, between new and known nodes alike.
+        encoder: What :func:`read_node_table` fitted.
+        **edge_options: ``source``, ``target`` and ``edge_columns`` as in :func:`read_node_table`.
+
+    Raises:
+        DataError: Also when a new node has the identifier of a known one.
+    """
+    old = graph.graph
+    known = graph.node_ids or tuple(map(str, range(old.num_nodes)))
+    table, edge_table = read_table(nodes), read_table(edges)
+    index = {name: i for i, name in enumerate(known)}
+    ids = _identifiers(table, encoder, index)
+    index |= {name: len(known) + i for i, name in enumerate(ids)}
+    pairs, notes = _edges(edge_table, index, edge_options)
+    x, said = encoder.encode_noting(table)
+    if old.x.size(1) != x.size(1) or graph.class_names != encoder.class_names:
+        raise ShapeError(
+            f"Expected the encoder of this graph, {old.x.size(1)} features and classes "
+            f"{graph.class_names} (got {x.size(1)} and {encoder.class_names})."
+        )
+    notes = [*graph.notes, f"{len(ids)} new nodes after {len(known)} known ones.", *notes, *said]
+    once = old.edge_index[:, old.edge_index[0] < old.edge_index[1]]
+    return node_graph(
+        graph.name,
+        torch.cat([old.x.to_dense(), x]),
+        torch.cat([once, pairs], dim=1),
+        torch.cat([old.y, encoder.encode_labels(table)]),
+        graph.class_names,
+        (*known, *ids),
+        notes,
+        directed=False,
+    )
+
+
+def read_pairs(
+    file: File,
+    node_ids: Sequence[str],
+    **edge_options: Unpack[EdgeOptions],
+) -> Tensor:
+    """Read candidate pairs for link prediction, ``(2, P)``, row by row as the file has them.
+
+    Args:
+        file: ``.csv``, ``.tsv`` or ``.parquet``, a row per pair of identifiers.
+        node_ids: The identifiers in node order.
+        **edge_options: ``source``, ``target`` and ``edge_columns`` as in :func:`read_node_table`.
+    """
+    index = {name: i for i, name in enumerate(node_ids)}
+    return _edges(read_table(file), index, edge_options)[0]
+
+
+def read_table(file: File) -> Table:
+    """Read a table by its ending: ``.csv``, ``.tsv``, ``.parquet`` or ``.pq``.
+
+    Raises:
+        DataError: If the file cannot be read, with the line where it breaks, or pyarrow is
+            needed and not installed.
+    """
+    ending = Path(file).suffix.lower()
+    if ending in (".parquet", ".pq"):
+        return _read_parquet(file)
+    if ending in (".csv", ".tsv"):
+        return _read_csv(file, "," if ending == ".csv" else "\t")
+    raise DataError(f"Expected a .csv, .tsv or .parquet file (got '{file}').")
+
+
+def _read_csv(file: File, delimiter: str) -> Table:
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    begin = 1
+    try:
+        # utf-8-sig also takes the mark that Excel puts before the header.
+        with open(file, encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, delimiter=delimiter, strict=True)
+            for row in reader:
+                if row:  # a blank line is no row
+                    if rows and len(row) != len(rows[0]):
+                        raise DataError(
+                            f"Expected {len(rows[0])} fields as in the header (got {len(row)} at "
+                            f"'{file}', line {begin}). Put text with commas in double quotes."
+                        )
+                    rows.append(row)
+                    lines.append(begin)
+                begin = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"Expected a well-formed table (got: {error}, in the row at '{file}', line {begin}). "
+            "Check the double quotes there."
+        ) from error
+    except UnicodeDecodeError as error:
+        place = _broken_line(file)
+        raise DataError(f"Expected UTF-8 at {place} (got {error.reason}). Save it so.") from error
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    if not rows:
+        raise DataError(f"Expected a header and rows in '{file}' (got an empty file).")
+    header = _checked_header(rows.pop(0), file)
+    cells = zip(*rows, strict=True) if rows else ((),) * len(header)
+    return Table(str(file), dict(zip(header, cells, strict=True)), lines[1:])
+
+
+def _broken_line(file: File) -> str:
+    """Return the place of the first bytes that are not UTF-8; decoding in blocks hides it."""
+    for number, line in enumerate(Path(file).read_bytes().split(b"\n"), start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return f"'{file}', line {number}"
+    return f"'{file}'"
+
+
+def _read_parquet(file: File) -> Table:
+    try:
+        arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
+    except ImportError as error:
+        raise DataError(
+            f"Expected pyarrow to read '{file}'. Run: pip install 'geof[tables]'"
+        ) from error
+    try:
+        with open(file, "rb") as stream:
+            content = parquet.ParquetFile(stream).read()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    except arrow.ArrowException as error:
+        raise DataError(
+            f"Expected a whole Parquet file at '{file}' (got: {error}). Write or copy it again."
+        ) from error
+    header = _checked_header(content.column_names, file)
+    columns = {name: [_text(cell) for cell in content[name].to_pylist()] for name in header}
+    types = {name: _kind_of(arrow.types, content[name].type) for name in header}
+    return Table(str(file), columns, range(1, content.num_rows + 1), "row", types)
+
+
+def _kind_of(types: Any, dtype: Any) -> str:
+    if types.is_boolean(dtype):
+        return "boolean"
+    if types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype):
+        return "numeric"
+    if types.is_string(dtype) or types.is_large_string(dtype) or types.is_dictionary(dtype):
+        return "categorical"
+    return str(dtype)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
+
+
+def _checked_header(header: Sequence[str], file: File) -> Sequence[str]:
+    for place, name in enumerate(header, start=1):
+        if not name.strip():
+            raise DataError(
+                f"Expected a name for column {place} of '{file}' (got none). Name it in the header;"
+                " pandas leaves it out for an index (index=False)."
+            )
+        if header.index(name) != place - 1:
+            raise DataError(f"Expected different column names in '{file}' (got {name!r} twice).")
+    return header
+
+
+def _unreadable(file: File, error: OSError) -> DataError:
+    return DataError(f"Expected to read '{file}', but {error.strerror or error}. Check the path.")
+
+
+def _id_column(table: Table, chosen: str | None, label: str | None) -> str:
+    """Return the chosen column, ``id``, or the first; it must not be the label."""
+    name = chosen or ("id" if "id" in table.columns else next(iter(table.columns)))
+    table.cells(name, "identifier column")
+    if name == label:
+        raise ConfigError(
+            f"Expected identifiers and labels in different columns of '{table.source}' (got "
+            f"{name!r} for both). Name the identifiers with id_column."
+        )
+    return name
+
+
+def unique_cells(table: Table, column: str, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return a column of identifiers.
+
+    Raises:
+        DataError: If one is empty, stands there twice, or belongs to a ``known`` node.
+    """
+    seen: dict[str, int] = {}
+    taken = set(known)
+    for row, name in enumerate(table.cells(column, "identifier column")):
+        if not name:
+            raise DataError(
+                f"Expected an identifier in {column!r} (got none at {table.place(row)})."
+            )
+        if name in taken:
+            raise DataError(
+                f"Expected identifiers of new nodes (got {name!r}, a known node, at "
+                f"{table.place(row)}). Leave known nodes out of the table; edges may name them."
+            )
+        if name in seen:
+            raise DataError(
+                f"Expected different identifiers in column {column!r} (got {name!r} at "
+                f"{table.place(seen[name])}, and again at {table.place(row)}). Merge the rows, or "
+                "name another id_column."
+            )
+        seen[name] = row
+    return tuple(seen)
+
+
+def _identifiers(
+    table: Table, encoder: ColumnEncoder, known: Iterable[str] = ()
+) -> tuple[str, ...]:
+    if encoder.id_column is None:
+        raise ConfigError("Expected an encoder with an id_column (got one without).")
+    if not len(table):
+        raise DataError(f"Expected at least one row in '{table.source}' (got only a header).")
+    return unique_cells(table, encoder.id_column, known)
+
+
+def _encode_graph(
+    nodes: Table, edges: Table, encoder: ColumnEncoder, edge_options: EdgeOptions
+) -> NodeGraph:
+    ids = _identifiers(nodes, encoder)
+    pairs, notes = _edges(edges, {name: i for i, name in enumerate(ids)}, edge_options)
+    x, said = encoder.encode_noting(nodes)
+    y = encoder.encode_labels(nodes)
+    unlabelled = int((y < 0).sum())
+    if encoder.label and unlabelled:
+        notes.append(f"{unlabelled} of {len(y)} without a label.")
+    return node_graph(
+        Path(nodes.source).stem,
+        x,
+        pairs,
+        y,
+        encoder.class_names,
+        ids,
+        [*said, *notes],
+        directed=False,
+    )
+
+
+def _edges(
+    table: Table, index: Mapping[str, int], options: EdgeOptions
+) -> tuple[Tensor, list[str]]:
+    """Return the pairs of node indices, ``(2, rows)``, and what was ignored."""
+    names = _end_columns(table, options.get("source"), options.get("target"))
+    if all(name in index for name in names):
+        raise DataError(
+            f"Expected a header in '{table.source}' (got an edge, {names[0]!r} to {names[1]!r}). "
+            "Put a line with the column names first."
+        )
+    extra = [name for name in table.columns if name not in names]
+    policy = options.get("edge_columns", "refuse")
+    notes = edge_columns_note(extra, f"'{table.source}'", {"edge_columns": policy})
+    ends = [_indices(table, name, index) for name in names]
+    return torch.tensor(ends, dtype=torch.long).reshape(2, -1), notes
+
+
+def _end_columns(table: Table, source: str | None, target: str | None) -> tuple[str, str]:
+    columns = list(table.columns)
+    if len(columns) < 2:
+        raise DataError(
+            f"Expected two columns of identifiers in '{table.source}' (got {columns}). Separate "
+            "them by commas (.csv) or tabs (.tsv)."
+        )
+    default = ("source", "target") if {"source", "target"} <= {*columns} else columns[:2]
+    names = source or default[0], target or default[1]
+    for name in names:
+        table.cells(name, "edge column")
+    if names[0] == names[1]:
+        raise ConfigError(
+            f"Expected two different edge columns (got {names[0]!r} twice). Name both, source and "
+            "target."
+        )
+    return names
+
+
+def _indices(table: Table, column: str, index: Mapping[str, int]) -> list[int]:
+    indices = [index.get(name, -1) for name in table.columns[column]]
+    if -1 in indices:
+        row = indices.index(-1)
+        name = table.columns[column][row]
+        remedy = "Add the node or remove the row."
+        if name.strip() in index:
+            remedy = "Remove the spaces around it."
+        raise DataError(
+            f"Expected the identifier of a node in column {column!r} (got {name!r} at "
+            f"{table.place(row)}, which no node has). {remedy}"
+        )
+    return indices

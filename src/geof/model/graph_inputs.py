@@ -1,0 +1,43 @@
+"""What every encoder is given, whatever it makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from geof.kernels import Neighbourhoods
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """One graph, or a batch of graphs side by side.
+
+    Attributes:
+        x: ``(n, F)`` features, dense or sparse CSR.
+        edge_index: ``(2, E)``, both directions of every edge, no self-loops.
+        edges: The same, closed and sorted for GeoF.
+        signature: ``(n, q)``.
+        batch: ``(n,)``, the graph of each node, or ``None`` for a single graph.
+        num_graphs: How many graphs.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    edges: Neighbourhoods
+    signature: Tensor
+    batch: Tensor | None = None
+    num_graphs: int = 1
+
+    @classmethod
+    def build(
+        cls,
+        x: Tensor,
+        edge_index: Tensor,
+        signature: Tensor,
+        batch: Tensor | None = None,
+        num_graphs: int = 1,
+    ) -> GraphInputs:
+        """Prepare the neighbourhoods."""
+        edges = Neighbourhoods.from_edge_index(edge_index, x.size(0))
+        return cls(x, edge_index, edges, signature, batch, num_graphs)

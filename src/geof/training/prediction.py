@@ -1,0 +1,157 @@
+"""Open a finished run and apply it to new data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from geof.data.records import GraphSet, NodeGraph
+from geof.errors import DataError, ShapeError
+from geof.model.graph_inputs import GraphInputs
+from geof.signature import structural_signature
+from geof.training.checkpoint import load_checkpoint
+from geof.training.networks import Network, NetworkSpec
+from geof.training.tasks import batch_inputs, sign_graphs
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, ready to predict.
+
+    Attributes:
+        network: With the chosen epoch's parameters, in evaluation mode.
+        spec: What it was built from.
+        class_names: The label of each class index.
+        walk_length: Longest walk of its signatures.
+        degree: How its signatures scale degrees.
+        folder: Where it was read from.
+    """
+
+    network: Network
+    spec: NetworkSpec
+    class_names: tuple[str, ...]
+    walk_length: int
+    degree: Literal["max", "log"]
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Read a run folder; nothing but its own files is needed.
+
+        Raises:
+            DataError: If a file is missing, damaged or does not fit the others.
+        """
+        try:
+            config = json.loads((folder / "config.json").read_text())
+            spec = NetworkSpec(**config["network"])
+            signature = config["signature"]
+            names = tuple(str(name) for name in config.get("class_names", ()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"Expected a run folder of 'geof train' at '{folder}' ({error}). Check the path."
+            ) from error
+        network = Network(spec)
+        load_checkpoint(folder / "checkpoint.safetensors", network)
+        network.eval()
+        names = names or tuple(map(str, range(spec.num_classes)))
+        return cls(network, spec, names, signature["walk_length"], signature["degree"], folder)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class probabilities, or link probabilities in a single column.
+
+    Attributes:
+        ids: One identifier per row; a pair of them for links.
+        columns: Names of the probability columns.
+        probability: ``(rows, columns)``.
+    """
+
+    ids: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...]
+    probability: Tensor
+
+    def labels(self) -> list[str]:
+        """Return the most probable class of each row; ``1`` or ``0`` for links."""
+        if len(self.columns) == 1:
+            return [str(int(p >= 0.5)) for p in self.probability[:, 0].tolist()]
+        return [self.columns[i] for i in self.probability.argmax(-1).tolist()]
+
+
+@torch.no_grad()
+def predict_nodes(run: Run, data: NodeGraph) -> Predictions:
+    """Return the class probabilities of every node of a graph."""
+    _require_task(run, "node")
+    logits = run.network(_inputs(run, data))
+    ids = data.node_ids or tuple(map(str, range(data.graph.num_nodes)))
+    return Predictions(tuple((name,) for name in ids), run.class_names, logits.softmax(-1))
+
+
+@torch.no_grad()
+def predict_pairs(run: Run, data: NodeGraph, pairs: Tensor) -> Predictions:
+    """Return the link probability of candidate pairs ``(2, P)``, given all edges of the graph."""
+    _require_task(run, "link")
+    logits = run.network(_inputs(run, data), pairs)
+    ids = data.node_ids or tuple(map(str, range(data.graph.num_nodes)))
+    named = tuple((ids[u], ids[v]) for u, v in pairs.t().tolist())
+    return Predictions(named, ("link",), logits.sigmoid().unsqueeze(-1))
+
+
+@torch.no_grad()
+def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictions:
+    """Return the class probabilities of every graph of a set."""
+    _require_task(run, "graph")
+    ids = data.graph_ids or tuple(map(str, range(len(data.graphs))))
+    named = tuple((name,) for name in ids)
+    if not data.graphs:
+        return Predictions(named, run.class_names, torch.empty(0, len(run.class_names)))
+    _require_width(run, data.graphs[0].x)
+    _, graphs = sign_graphs(data.graphs, run.walk_length, run.degree)
+    logits = [
+        run.network(batch_inputs(Batch.from_data_list(graphs[start : start + batch_size])))
+        for start in range(0, len(graphs), batch_size)
+    ]
+    return Predictions(named, run.class_names, torch.cat(logits).softmax(-1))
+
+
+def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
+    graph = data.graph
+    _require_width(run, graph.x)
+    signature = structural_signature(
+        graph.edge_index, graph.num_nodes, walk_length=run.walk_length, degree=run.degree
+    )
+    return GraphInputs.build(graph.x, graph.edge_index, signature.values)
+
+
+def _require_width(run: Run, x: Tensor) -> None:
+    if x.size(1) != run.spec.in_channels:
+        raise ShapeError(
+            f"Expected {run.spec.in_channels} features, as the run in '{run.folder}' was trained "
+            f"with (got {x.size(1)}). Give data with the same columns."
+        )
+
+
+def _require_task(run: Run, kind: str) -> None:
+    if run.spec.task != kind:
+        raise DataError(
+            f"Expected a run trained for the {kind} task (got '{run.folder}', trained for "
+            f"{run.spec.task})."
+        )
+
+
+def table_of(predictions: Predictions, id_names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the predictions as columns: identifiers, label, one probability per class."""
+    table: dict[str, list[Any]] = {
+        name: [row[i] for row in predictions.ids] for i, name in enumerate(id_names)
+    }
+    table["prediction"] = predictions.labels()
+    for i, name in enumerate(predictions.columns):
+        table[f"probability_{name}"] = predictions.probability[:, i].tolist()
+    return table

@@ -1,0 +1,119 @@
+"""Tables of SMILES. A stub takes the place of RDKit: one atom per letter, a chain of bonds."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from geof.data.molecules_table import read_molecules
+from geof.errors import ConfigError, DataError
+
+TABLE = """name,smiles,active,mass
+one,CC,1,30
+two,CCO,0,46
+three,C(,1,
+four,,0,
+five,O,0,18
+six,N,1,17
+"""
+
+
+def chain(smiles: str) -> Data | None:
+    if not smiles.isalpha():
+        return None
+    first = torch.arange(len(smiles) - 1)
+    ends = torch.stack([torch.cat([first, first + 1]), torch.cat([first + 1, first])])
+    edge_index = ends[:, (ends[0] * len(smiles) + ends[1]).argsort()]
+    x = torch.tensor([[float(ord(atom))] for atom in smiles])
+    return Data(x=x, edge_index=edge_index, edge_attr=torch.ones(edge_index.size(1), 3).long())
+
+
+@pytest.fixture(autouse=True)
+def stub(monkeypatch):
+    module = ModuleType("geof.data.graph_sets")
+    module.molecule_graph = chain
+    monkeypatch.setitem(sys.modules, "geof.data.graph_sets", module)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "drugs.csv"
+    path.write_text(TABLE, encoding="utf-8")
+    return path
+
+
+def test_unparsable_rows_are_counted_and_named(file):
+    molecules = read_molecules(file, label="active", id_column="name")
+    assert molecules.name == "drugs"
+    assert molecules.graph_ids == ("one", "two", "five", "six")
+    assert molecules.class_names == ("0", "1")
+    assert [graph.y.tolist() for graph in molecules.graphs] == [[1], [0], [0], [1]]
+    assert [graph.num_nodes for graph in molecules.graphs] == [2, 3, 1, 1]
+    assert molecules.graphs[2].edge_index.shape == (2, 0)
+    assert molecules.notes == (
+        f"2 of 6 SMILES in '{file}' cannot be parsed and are left out: line 4 ('C('), 5 ('').",
+        "Columns not used: 'mass'.",
+    )
+
+
+def test_a_class_without_a_molecule_is_none(file):
+    file.write_text(TABLE.replace("C(,1", "C(,2"), encoding="utf-8")
+    assert read_molecules(file, label="active").class_names == ("0", "1")
+
+
+def test_without_identifiers_rows_keep_their_number(file):
+    assert read_molecules(file).graph_ids == ("0", "1", "4", "5")
+
+
+def test_unparsable_rows_can_be_refused(file):
+    with pytest.raises(
+        DataError, match=r"\(got 'C\(' at '.*drugs.csv', line 4\).*on_invalid='note'"
+    ):
+        read_molecules(file, on_invalid="error")
+    with pytest.raises(ConfigError, match="Unknown on_invalid='drop'"):
+        read_molecules(file, on_invalid="drop")
+
+
+def test_new_molecules_need_no_labels(file):
+    molecules = read_molecules(file, class_names=("no", "yes"))
+    assert molecules.class_names == ("no", "yes")
+    assert all(graph.y.tolist() == [-1] for graph in molecules.graphs)
+
+
+def test_new_molecules_with_labels_keep_the_classes_of_the_model(file):
+    file.write_text("smiles,active\nCC,1\nC,\n", encoding="utf-8")
+    molecules = read_molecules(file, label="active", class_names=("0", "1", "2"))
+    assert [int(graph.y) for graph in molecules.graphs] == [1, -1]
+    assert "1 of 2 without a label." in molecules.notes
+    with pytest.raises(DataError, match=r"'active' \(got '1' at '.*drugs.csv', line 2\)"):
+        read_molecules(file, label="active", class_names=("0", "2"))
+
+
+def test_bad_tables_are_refused(file):
+    with pytest.raises(DataError, match=r"SMILES column 'smile' in .*mean 'smiles'"):
+        read_molecules(file, smiles="smile")
+    with pytest.raises(DataError, match=r"label column 'activ' in .*mean 'active'"):
+        read_molecules(file, label="activ")
+    with pytest.raises(DataError, match="got 6 rows, none that can be parsed"):
+        read_molecules(file, smiles="mass")
+    file.write_text("id,smiles,active\na,C,1\na,CC,0\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"'a' at '.*drugs.csv', line 2, and again at .*line 3"):
+        read_molecules(file, id_column="id")
+    with pytest.raises(DataError, match=r"got one in '0' of column 'active' in .*1 other"):
+        read_molecules(file, label="active")
+    assert read_molecules(file, label="active", allow_singletons=True).num_classes == 2
+
+
+def test_the_hash_follows_the_content(file):
+    first = read_molecules(file, label="active").content_hash
+    assert read_molecules(file, label="active").content_hash == first
+    file.write_text(TABLE.replace("one,CC", "one,CN"), encoding="utf-8")
+    assert read_molecules(file, label="active").content_hash != first
+    file.write_text(
+        TABLE.replace("one,CC,1", "one,CC,0").replace("two,CCO,0", "two,CCO,1"), encoding="utf-8"
+    )
+    assert read_molecules(file, label="active").content_hash != first
