@@ -18,7 +18,11 @@ SOURCE = ROOT / "src" / "geof"
 # A package may import from those before it. Modules at the root are named with their place.
 ORDER = ["version", "errors", "config", "data", "signature", "geometry", "kernels", "model"]
 ORDER += ["training", "testing", "cli"]
-MODULES = sorted(m.name for m in pkgutil.walk_packages(geof.__path__, "geof."))
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(geof.__path__, "geof.")
+    if not module.name.endswith("__main__")
+)
 
 
 def imported(path: Path) -> set[str]:

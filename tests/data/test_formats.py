@@ -211,6 +211,10 @@ def test_npz_files_that_are_broken(path):
     path.write_bytes(whole[:2000] + b"????" + whole[2004:])
     with pytest.raises(DataError, match="CRC"):
         from_npz(path)
+    with path.open("wb") as stream:
+        np.save(stream, X)
+    with pytest.raises(DataError, match=r"whole \.npz file"):
+        from_npz(path)
     with pytest.raises(DataError, match="directory"):
         from_npz(path.parent)
 

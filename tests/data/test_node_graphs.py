@@ -128,9 +128,7 @@ def test_rows_sum_to_one_and_zero_rows_stay(tmp_path):
 
 def test_python_2_names_are_understood(tmp_path):
     path = tmp_path / "graph"
-    path.write_bytes(
-        b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntRI0\n(lI1\nasI1\n(lI0\nas."
-    )
+    path.write_bytes(b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntRI0\n(lI1\nasI1\n(lI0\nas.")
     assert read_array_pickle(path) == {0: [1], 1: [0]}
 
 

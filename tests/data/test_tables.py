@@ -104,6 +104,7 @@ def test_one_node_and_no_edges(tmp_path):
     assert graph.graph.x.tolist() == [[0]]
     assert graph.graph.y.tolist() == [-1]
     assert graph.class_names == ()
+    assert graph.notes == ("Column 'age' is constant and gives zeros.",)
 
 
 def test_columns_can_be_named(folder):
@@ -178,6 +179,9 @@ def test_lines_are_counted_through_quoted_newlines_and_blank_lines(folder):
     write(folder / "nodes.csv", NODES + '\n"two\nlines",1,"a\n\nb",cat\r\n\r\nx,y,z\r\n')
     with pytest.raises(DataError, match=r"\(got 3 at '.*nodes.csv', line 13\)"):
         read(folder)
+    write(folder / "nodes.csv", NODES + '"two\nlines",1,Ulm,cat\n"two\nlines",1,Ulm,cat\n')
+    with pytest.raises(DataError, match=r"', line 7, and again at .*, line 9\)"):
+        read(folder)
 
 
 def test_a_single_member_is_allowed_on_request(folder):
@@ -188,7 +192,7 @@ def test_a_single_member_is_allowed_on_request(folder):
 
 def test_a_mark_before_the_header_and_other_encodings(folder):
     (folder / "nodes.csv").write_bytes(b"\xef\xbb\xbf" + NODES.encode())
-    assert read(folder)[0].node_ids[0] == "ann"
+    assert next(iter(read_table(folder / "nodes.csv").columns)) == "id"
     (folder / "nodes.csv").write_bytes(NODES.replace("日本", "x").encode("latin-1"))
     with pytest.raises(DataError, match=r"UTF-8 at '.*nodes.csv', line 3"):
         read(folder)

@@ -75,6 +75,7 @@ def test_run_folder_holds_what_it_says(kind, encoder, tmp_path):
     assert {path.name for path in out.iterdir()} == {
         "config.json",
         "metrics.jsonl",
+        "split.npz",
         "checkpoint.safetensors",
         "result.json",
     }

@@ -1,9 +1,15 @@
 """The fixed structural signature of a node (paper, section 3 "Problem Setup")."""
 
+from geof.signature.kept import kept_signature
 from geof.signature.structural import (
     AddStructuralSignature,
     StructuralSignature,
     structural_signature,
 )
 
-__all__ = ["AddStructuralSignature", "StructuralSignature", "structural_signature"]
+__all__ = [
+    "AddStructuralSignature",
+    "StructuralSignature",
+    "kept_signature",
+    "structural_signature",
+]

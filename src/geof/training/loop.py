@@ -141,6 +141,7 @@ def fit(
     network = Network(spec)
     if out is not None:
         write_json(out / "config.json", _config(task, settings, spec, preset, record or {}))
+        task.save_split(out / "split.npz")
     best, reports, seconds = _train(network, task, settings, on_epoch)
     network.load_state_dict(best.weights)
     test = _evaluate(network, task)

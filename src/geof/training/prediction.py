@@ -15,7 +15,7 @@ from torch_geometric.data import Batch
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import DataError, ShapeError
 from geof.model.graph_inputs import GraphInputs
-from geof.signature import structural_signature
+from geof.signature import kept_signature
 from geof.training.checkpoint import load_checkpoint
 from geof.training.networks import Network, NetworkSpec
 from geof.training.tasks import batch_inputs, sign_graphs
@@ -124,7 +124,7 @@ def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictio
 def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
     graph = data.graph
     _require_width(run, graph.x)
-    signature = structural_signature(
+    signature = kept_signature(
         graph.edge_index, graph.num_nodes, walk_length=run.walk_length, degree=run.degree
     )
     return GraphInputs.build(graph.x, graph.edge_index, signature.values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
@@ -18,10 +19,10 @@ from torch_geometric.data import Batch, Data
 from geof.config import require_positive
 from geof.data.link_splits import LinkSplit, check_no_leak
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.splits import IndexSplit, raw_permutation, raw_stream
+from geof.data.splits import DatasetIdentity, IndexSplit, raw_permutation, raw_stream
 from geof.errors import DataError
 from geof.model.graph_inputs import GraphInputs
-from geof.signature import StructuralSignature, structural_signature
+from geof.signature import StructuralSignature, kept_signature
 from geof.training.networks import Network, TaskKind
 from geof.training.objectives import (
     accuracy,
@@ -72,6 +73,10 @@ class Task(ABC):
     signature: StructuralSignature
 
     @abstractmethod
+    def save_split(self, path: Path) -> None:
+        """Write the split to a file that fits this data only."""
+
+    @abstractmethod
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each optimiser step of an epoch."""
 
@@ -104,12 +109,14 @@ class NodeTask(Task):
                     f"Expected every node of split '{split.name}' to be a labelled node of "
                     f"'{data.name}'. Make the split from the labelled nodes alone."
                 )
-        self.signature = structural_signature(
-            graph.edge_index, graph.num_nodes, walk_length=walk_length
-        )
+        self.signature = kept_signature(graph.edge_index, graph.num_nodes, walk_length=walk_length)
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(graph.x.size(1)), data.num_classes
+
+    def save_split(self, path: Path) -> None:
+        """Write the split."""
+        self.split.save(path, DatasetIdentity.of(self.data))
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13)."""
@@ -144,10 +151,14 @@ class LinkTask(Task):
         graph, edge_index = data.graph, split.message_edges
         check_no_leak(split, edge_index, edge_index, graph.edge_index)
         self.leak_checked = True
-        self.signature = structural_signature(edge_index, graph.num_nodes, walk_length=walk_length)
+        self.signature = kept_signature(edge_index, graph.num_nodes, walk_length=walk_length)
         self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels = int(graph.x.size(1))
+
+    def save_split(self, path: Path) -> None:
+        """Write the split."""
+        self.split.save(path, DatasetIdentity.of(self.data))
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the one loss of an epoch, with negatives of its own, Eq. (15)."""
@@ -206,6 +217,10 @@ class GraphTask(Task):
         self.in_channels, self.num_classes = int(data.graphs[0].x.size(1)), data.num_classes
         self.signature, self._graphs = sign_graphs(data.graphs, walk_length)
 
+    def save_split(self, path: Path) -> None:
+        """Write the split."""
+        self.split.save(path, DatasetIdentity.of(self.data))
+
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
         order = raw_permutation(raw_stream(self.seed, epoch), len(self.split.train))
@@ -235,7 +250,7 @@ def sign_graphs(
     sizes = torch.tensor([graph.num_nodes for graph in graphs])
     offsets = sizes.cumsum(0) - sizes
     edges = [graph.edge_index + o for graph, o in zip(graphs, offsets, strict=True)]
-    signature = structural_signature(
+    signature = kept_signature(
         torch.cat(edges, dim=1),
         int(sizes.sum()),
         batch=torch.repeat_interleave(torch.arange(len(sizes)), sizes),

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.utils import to_undirected
+
+from geof.signature import kept, structural_signature
+from geof.signature.kept import kept_signature
+from tests.graphs import random_sample
+
+
+@pytest.fixture
+def edges(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEOF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept, "WORTH_KEEPING", 0)
+    edge_index = random_sample(0, nodes=30, edges=60)[1]
+    return to_undirected(edge_index[:, edge_index[0] != edge_index[1]], num_nodes=30)
+
+
+def test_the_second_time_comes_from_the_cache(edges, monkeypatch):
+    first = kept_signature(edges, 30, walk_length=5)
+    monkeypatch.setattr(kept, "structural_signature", None)  # must not be called again
+    second = kept_signature(edges, 30, walk_length=5)
+    assert torch.equal(first.values, structural_signature(edges, 30, walk_length=5).values)
+    assert torch.equal(first.values, second.values)
+    assert second.describe() == first.describe()
+
+
+def test_anything_that_matters_makes_another_entry(edges):
+    plain = kept_signature(edges, 30, walk_length=5)
+    fewer = edges[:, (edges != 3).all(0)]
+    batch = (torch.arange(30) == 29).long()
+    alone = edges[:, (edges != 29).all(0)]
+    kept_signature(alone, 30, walk_length=5)
+    for got, wanted in (
+        (kept_signature(fewer, 30, walk_length=5), structural_signature(fewer, 30, walk_length=5)),
+        (kept_signature(edges, 31, walk_length=5), structural_signature(edges, 31, walk_length=5)),
+        (kept_signature(edges, 30, walk_length=4), structural_signature(edges, 30, walk_length=4)),
+        (
+            kept_signature(edges, 30, walk_length=5, degree="log"),
+            structural_signature(edges, 30, walk_length=5, degree="log"),
+        ),
+        (
+            kept_signature(alone, 30, walk_length=5, batch=batch),
+            structural_signature(alone, 30, walk_length=5, batch=batch),
+        ),
+    ):
+        assert torch.equal(got.values, wanted.values)
+    assert plain.method == "exact"
+
+
+def test_nothing_is_written_for_small_graphs(edges, monkeypatch, tmp_path):
+    monkeypatch.setattr(kept, "WORTH_KEEPING", 1e8)
+    kept_signature(edges, 30)
+    assert not (tmp_path / "cache").exists()
