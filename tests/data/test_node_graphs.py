@@ -126,6 +126,20 @@ def test_rows_sum_to_one_and_zero_rows_stay(tmp_path):
     assert total.tolist() == [1, 1, 0, 1, 1, 0, 1]
 
 
+def test_a_row_without_a_class_is_unlabelled(tmp_path):
+    labels = planetoid_parts()["ally"].copy()
+    labels[1] = 0
+    write_planetoid(tmp_path, ally=labels)
+    assert load_planetoid(tmp_path).graph.y.tolist() == [0, -1, 0, 1, 1, -1, 0]
+
+
+def test_rows_that_do_not_sum_to_a_positive_number_stay(tmp_path):
+    matrix = sparse.csr_matrix(np.array([[1, 0, -1], [0, -2, 0], [2, 0, 2]], dtype=np.float32))
+    write_planetoid(tmp_path, allx=matrix)
+    x = load_planetoid(tmp_path).graph.x.to_dense()
+    assert x[:3].tolist() == [[1, 0, -1], [0, -2, 0], [0.5, 0, 0.5]]
+
+
 def test_python_2_names_are_understood(tmp_path):
     path = tmp_path / "graph"
     path.write_bytes(b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntRI0\n(lI1\nasI1\n(lI0\nas.")
