@@ -7,16 +7,15 @@ import dataclasses
 import hashlib
 import os
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from geof.data import catalogue, data_commands
+from geof.cli.data import add_command
+from geof.data import provision
 from geof.data.catalogue import CATALOGUE, Benchmark, RawFile, Statistics, find, load
-from geof.data.data_commands import add_data_commands, check, exit_code, fetch, list_benchmarks
+from geof.data.provision import check, exit_code, fetch, list_benchmarks
 from geof.errors import ConfigError, DataError
 
 REAL = os.environ.get("GEOF_DATA", "")
@@ -232,7 +231,7 @@ def test_check_finds_other_statistics(root, tiny, monkeypatch):
 
 def test_prepare_fills_the_cache_and_reports(root, tmp_path):
     seen = []
-    rows = data_commands.prepare(["NCI1"], root, seen.append)
+    rows = provision.prepare(["NCI1"], root, seen.append)
     assert rows == seen
     assert rows[0].measured == TINY
     assert len(list((tmp_path / "cache" / "NCI1").iterdir())) == 1
@@ -351,7 +350,7 @@ def test_a_truncated_npz_is_refused(tmp_path, upstream):
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_data_commands(parser.add_subparsers())
+    add_command(parser.add_subparsers())
     options = parser.parse_args(["data", *arguments])
     return options.run(options)
 
@@ -371,19 +370,6 @@ def test_commands_print_and_return_exit_codes(root, tmp_path, capsys, monkeypatc
     (root / "NCI1/raw/NCI1_A.txt").unlink()
     assert run("check", "NCI1", "--data-root", str(root)) == 1
     assert "NCI1: Missing: NCI1/raw/NCI1_A.txt" in capsys.readouterr().out
-
-
-def test_the_commands_module_itself_imports_nothing_heavy():
-    code = (
-        "import sys, types\n"
-        "package = types.ModuleType('geof.data')\n"
-        f"package.__path__ = [{str(Path(catalogue.__file__).parent)!r}]\n"
-        "sys.modules['geof.data'] = package\n"
-        "import geof.data.data_commands\n"
-        "print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # The real files -------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from torch_geometric.loader import DataLoader
 
 from geof.data import graph_sets
 from geof.data.catalogue import CATALOGUE
-from geof.data.graph_sets import ATOM_SIZES, load_graph_set, parse_smiles, scaffold_split
+from geof.data.graph_sets import load_graph_set, scaffold_split
+from geof.data.molecules import ATOM_SIZES, BOND_SIZES, parse_smiles
 from geof.errors import DataError
 
 REAL = os.environ.get("GEOF_DATA", "")
@@ -201,7 +202,7 @@ def test_codes_equal_those_of_ogb():
 
     ogb = ogb_features()
     assert tuple(ogb.get_atom_feature_dims()) == ATOM_SIZES
-    assert tuple(ogb.get_bond_feature_dims()) == graph_sets.BOND_SIZES
+    assert tuple(ogb.get_bond_feature_dims()) == BOND_SIZES
     for smiles in SMILES:
         molecule, parsed = Chem.MolFromSmiles(smiles), parse_smiles(smiles)
         atoms = [ogb.atom_to_feature_vector(atom) for atom in molecule.GetAtoms()]
@@ -246,7 +247,7 @@ def test_molecules_are_loaded_and_the_unparsable_named_by_row(tmp_path):
 def test_another_rdkit_gives_another_cache_entry(tmp_path, monkeypatch):
     write_bbbp(tmp_path, "1,a,1,CO")
     load_graph_set(CATALOGUE["BBBP"], tmp_path)
-    monkeypatch.setattr(graph_sets, "_rdkit_version", lambda: "1999.1")
+    monkeypatch.setattr(graph_sets, "rdkit_version", lambda: "1999.1")
     load_graph_set(CATALOGUE["BBBP"], tmp_path)
     assert len(list((tmp_path / "cache" / "BBBP").iterdir())) == 2
 
@@ -274,7 +275,7 @@ def test_without_rdkit_the_remedy_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     write_bbbp(tmp_path, "1,a,1,C")
-    with pytest.raises(DataError, match="pip install rdkit"):
+    with pytest.raises(DataError, match=r"pip install 'geof\[molecules\]'"):
         load_graph_set(CATALOGUE["BBBP"], tmp_path)
 
 

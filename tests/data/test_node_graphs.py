@@ -14,7 +14,8 @@ import torch
 from scipy import sparse
 
 from geof.data.catalogue import CATALOGUE, RawFile
-from geof.data.node_graphs import load_node_graph, read_array_pickle, undirected
+from geof.data.node_graphs import load_node_graph, read_array_pickle
+from geof.data.raw_files import undirected
 from geof.errors import DataError
 
 REAL = os.environ.get("GEOF_DATA", "")

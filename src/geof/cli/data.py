@@ -1,11 +1,115 @@
-"""``geof data``: the benchmarks, whether their files are right, and preparing them."""
+"""``geof data``: list, check, prepare and fetch the benchmarks."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from geof.data.catalogue import Statistics
 
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command to the parser."""
-    commands.add_parser("data", help="benchmarks")
+    """Add the command and its own commands to the parser."""
+    data = commands.add_parser(
+        "data",
+        help="list, check, prepare or fetch the benchmarks",
+        description="The paper's twelve benchmarks. Raw files are read below --data-root or "
+        "GEOF_DATA; prepared copies go to GEOF_CACHE or the platform's folder for caches.",
+    )
+    parts = data.add_subparsers(dest="data_command", required=True, metavar="COMMAND")
+    for name, run, names, text in (
+        ("list", _run_list, None, "show the catalogue"),
+        ("check", _run_check, "*", "compare raw files with the catalogue (exit code 1: not equal)"),
+        ("prepare", _run_prepare, "*", "load into the cache"),
+        ("fetch", _run_fetch, "+", "download raw files"),
+    ):
+        command = parts.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if names:
+            default = " (default: all)" if names == "*" else ""
+            command.add_argument("names", nargs=names, metavar="NAME", help=f"dataset{default}")
+        command.add_argument("--data-root", type=Path, help="folder of raw files")
+        command.set_defaults(run=run)
+        if name == "fetch":
+            command.add_argument(
+                "--force", action="store_true", help="replace files that are there"
+            )
+
+
+def _run_list(options: argparse.Namespace) -> int:
+    from geof.data.provision import list_benchmarks
+
+    there = {True: "yes", False: "no", None: "?"}
+    rows = list_benchmarks(options.data_root)
+    cells = [
+        (b.name, *_sizes(b.expected), ", ".join(b.metrics), b.licence, there[row.present])
+        for row in rows
+        for b in (row.benchmark,)
+    ]
+    _print_table(("name", *_SIZES, "metric", "licence", "files"), cells)
+    _print_remarks((row.benchmark.name, row.benchmark.difference) for row in rows)
+    return 0
+
+
+def _run_check(options: argparse.Namespace) -> int:
+    from geof.data.provision import check, exit_code
+
+    rows = check(options.names, options.data_root)
+    cells = [
+        (row.name, *(_sizes(row.measured) if row.measured else ("",) * len(_SIZES)), row.status)
+        for row in rows
+    ]
+    _print_table(("name", *_SIZES, "status"), cells)
+    _print_remarks((row.name, row.detail) for row in rows)
+    return exit_code(rows)
+
+
+def _run_prepare(options: argparse.Namespace) -> int:
+    from geof.data.provision import prepare
+
+    rows = prepare(options.names, options.data_root)
+    cells = [(row.name, *_sizes(row.measured), f"{row.seconds:.2f}") for row in rows]
+    _print_table(("name", *_SIZES, "seconds"), cells)
+    _print_remarks((row.name, " ".join(row.notes)) for row in rows)
+    return 0
+
+
+def _run_fetch(options: argparse.Namespace) -> int:
+    from geof.data.provision import fetch
+
+    rows = fetch(options.names, options.data_root, force=options.force)
+    cells = [(row.name, str(len(row.downloaded)), str(row.verified)) for row in rows]
+    _print_table(("name", "files written", "with checksum"), cells)
+    return 0
+
+
+_SIZES = ("graphs", "nodes", "edges", "features", "classes")
+_NUMBERS = {*_SIZES, "seconds", "files written", "with checksum"}
+
+
+def _sizes(statistics: Statistics) -> tuple[str, ...]:
+    return tuple(f"{size:,}" for size in dataclasses.astuple(statistics))
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=name == "name", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False).print(table)
+
+
+def _print_remarks(remarks: Iterable[tuple[str, str]]) -> None:
+    """Print one line per dataset that has something to say."""
+    for name, text in remarks:
+        if text:
+            print(f"{name}: {text}")

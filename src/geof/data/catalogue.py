@@ -81,7 +81,7 @@ class Benchmark:
         metrics: The paper's metric for each task, in the order of ``tasks``.
         folder: Below the data root.
         files: The raw files; other files in the folder are left alone.
-        urls: What :func:`geof.data.data_commands.fetch` downloads: the addresses PyG and OGB use.
+        urls: What :func:`geof.data.provision.fetch` downloads: the addresses PyG and OGB use.
         expected: Sizes we measured on the real files.
         paper: Sizes the paper prints.
         difference: Why the two differ; empty where they agree.

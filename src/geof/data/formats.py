@@ -29,7 +29,7 @@ from torch_geometric.data import Data
 from geof.data.cache import content_hash
 from geof.data.columns import class_names_of
 from geof.data.files import write_atomically
-from geof.data.node_graphs import undirected
+from geof.data.raw_files import undirected
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
 

@@ -8,7 +8,6 @@ map of those is what an embedding sum is.
 from __future__ import annotations
 
 import csv
-import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,14 @@ from torch_geometric.data import Data
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build, raw_digests
 from geof.data.catalogue import Benchmark, find, resolve_data_root
-from geof.data.node_graphs import (
+from geof.data.molecules import (
+    ATOM_SIZES,
+    BOND_SIZES,
+    one_hot,
+    parse_smiles,
+    rdkit_version,
+)
+from geof.data.raw_files import (
     Integers,
     read_table,
     reading,
@@ -34,18 +40,6 @@ from geof.errors import DataError
 
 VERSION = 1
 """Raised whenever the same files and options give another result."""
-
-ATOM_SIZES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
-"""Sizes of OGB's vocabularies: atomic number, chirality, degree, charge, hydrogens, radical
-electrons, hybridisation, aromatic, in a ring. All but the last two end with "anything else"."""
-
-BOND_SIZES = (5, 6, 2)
-"""Sizes of OGB's vocabularies: kind, stereo, conjugated."""
-
-_CHIRALITY = ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER")
-_HYBRIDISATION = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
-_BOND = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
-_STEREO = ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY")
 
 
 class PackedGraphs(Sequence[Data]):
@@ -62,7 +56,7 @@ class PackedGraphs(Sequence[Data]):
         self._tensors = dict(tensors)
         self._node_pointer = tensors["node_pointer"].tolist()
         self._edge_pointer = tensors["edge_pointer"].tolist()
-        self._offset = torch.tensor([0, *sizes]).cumsum(0)[:-1]
+        self._sizes = tuple(sizes)
         self.num_features = sum(sizes) if sizes else tensors["x"].size(1)
 
     @property
@@ -109,8 +103,7 @@ class PackedGraphs(Sequence[Data]):
     def _features(self, nodes: slice) -> Tensor:
         if "x" in self._tensors:
             return self._tensors["x"][nodes]
-        column = self._tensors["codes"][nodes].long() + self._offset
-        return torch.zeros(column.size(0), self.num_features).scatter_(1, column, 1.0)
+        return one_hot(self._tensors["codes"][nodes], self._sizes)
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ def load_graph_set(benchmark: Benchmark, root: Path, cache: bool = True) -> Grap
         return _restore(benchmark.name, build())
     options: dict[str, Any] = {"name": benchmark.name}
     if benchmark.loader == "smiles":  # which molecules parse, and to what, depends on the release
-        options["rdkit"] = _rdkit_version()
+        options["rdkit"] = rdkit_version()
     key = cache_key(digests, VERSION, options)
     return _restore(benchmark.name, load_or_build(benchmark.name, key, build))
 
@@ -268,84 +261,6 @@ def _tu_features(
 # Molecules ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Molecule:
-    """A molecule as OGB encodes it.
-
-    Attributes:
-        atoms: Nine codes per atom, within :data:`ATOM_SIZES`.
-        bonds: The two ends of every bond, once.
-        bond_codes: Three codes per bond, within :data:`BOND_SIZES`.
-    """
-
-    atoms: Integers
-    bonds: Integers
-    bond_codes: Integers
-
-
-def parse_smiles(smiles: str) -> Molecule | None:
-    """Return the molecule, or ``None`` if RDKit cannot parse it or finds no atom in it.
-
-    Raises:
-        DataError: If RDKit is not installed.
-    """
-    _rdkit_version()
-    from rdkit import Chem, rdBase
-
-    with rdBase.BlockLogs():
-        molecule = Chem.MolFromSmiles(smiles)
-    if molecule is None or molecule.GetNumAtoms() == 0:
-        return None
-    atoms = [_atom_codes(atom) for atom in molecule.GetAtoms()]
-    bonds = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
-    codes = [_bond_codes(bond) for bond in molecule.GetBonds()]
-    return Molecule(
-        atoms=np.array(atoms, dtype=np.int64),
-        bonds=np.array(bonds, dtype=np.int64).reshape(-1, 2),
-        bond_codes=np.array(codes, dtype=np.int64).reshape(-1, 3),
-    )
-
-
-def _atom_codes(atom: Any) -> list[int]:
-    """Encode like ``ogb.utils.features.atom_to_feature_vector``."""
-    return [
-        _within(atom.GetAtomicNum() - 1, 118),
-        _place(_CHIRALITY, atom.GetChiralTag()),
-        _within(atom.GetTotalDegree(), 11),
-        _within(atom.GetFormalCharge() + 5, 11),
-        _within(atom.GetTotalNumHs(), 9),
-        _within(atom.GetNumRadicalElectrons(), 5),
-        _place(_HYBRIDISATION, atom.GetHybridization()),
-        int(atom.GetIsAromatic()),
-        int(atom.IsInRing()),
-    ]
-
-
-def _bond_codes(bond: Any) -> list[int]:
-    """Encode like ``ogb.utils.features.bond_to_feature_vector``."""
-    # OGB knows no stereo kinds younger than it is and raises; we take them for "any".
-    stereo = min(_place(_STEREO, bond.GetStereo()), len(_STEREO) - 1)
-    return [_place(_BOND, bond.GetBondType()), stereo, int(bond.GetIsConjugated())]
-
-
-def _within(value: int, other: int) -> int:
-    return value if 0 <= value < other else other
-
-
-def _place(names: tuple[str, ...], value: object) -> int:
-    name = str(value)
-    return names.index(name) if name in names else len(names)
-
-
-def _rdkit_version() -> str:
-    try:
-        return importlib.metadata.version("rdkit")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise DataError(
-            "Expected RDKit for reading SMILES (it is not installed). Run 'pip install rdkit'."
-        ) from error
-
-
 def _read_smiles(path: Path, benchmark: Benchmark) -> _Raw:
     rows = _smiles_rows(path)
     parsed = [(row, label, parse_smiles(smiles)) for row, (smiles, label) in enumerate(rows)]
@@ -375,7 +290,7 @@ def _unparsable_note(lost: Sequence[int], count: int) -> tuple[str, ...]:
     if not lost:
         return ()
     return (
-        f"{len(lost)} of {count} SMILES cannot be parsed by RDKit {_rdkit_version()} and are left "
+        f"{len(lost)} of {count} SMILES cannot be parsed by RDKit {rdkit_version()} and are left "
         f"out: rows {', '.join(map(str, lost))} (from 0, without the header). 'graph_ids' are the "
         "rows of the others.",
     )

@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 
 from geof.data.columns import Table, class_names_of, label_indices
 from geof.data.formats import graph_set, require_members
+from geof.data.molecules import molecule_graph
 from geof.data.records import GraphSet
 from geof.data.tables import File, read_table, unique_cells
 from geof.errors import ConfigError, DataError, nearest
@@ -65,8 +66,6 @@ def read_molecules(
 
 def _parse(table: Table, smiles: str, on_invalid: OnInvalid) -> tuple[list[Data], dict[int, str]]:
     """Return the molecules, and the SMILES of rows that are none."""
-    from geof.data.graph_sets import molecule_graph
-
     graphs: list[Data] = []
     invalid: dict[int, str] = {}
     for row, text in enumerate(table.cells(smiles, "SMILES column")):
