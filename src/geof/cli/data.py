@@ -33,6 +33,10 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
             command.add_argument("names", nargs=names, metavar="NAME", help=f"dataset{default}")
         command.add_argument("--data-root", type=Path, help="folder of raw files")
         command.set_defaults(run=run)
+        if name == "list":
+            command.add_argument(
+                "--markdown", action="store_true", help="print the page of the documentation"
+            )
         if name == "fetch":
             command.add_argument(
                 "--force", action="store_true", help="replace files that are there"
@@ -42,6 +46,9 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 def _run_list(options: argparse.Namespace) -> int:
     from geof.data.provision import list_benchmarks
 
+    if options.markdown:
+        print(catalogue_page(), end="")
+        return 0
     there = {True: "yes", False: "no", None: "?"}
     rows = list_benchmarks(options.data_root)
     cells = [
@@ -52,6 +59,31 @@ def _run_list(options: argparse.Namespace) -> int:
     _print_table(("name", *_SIZES, "metric", "licence", "files"), cells)
     _print_remarks((row.benchmark.name, row.benchmark.difference) for row in rows)
     return 0
+
+
+def catalogue_page() -> str:
+    """Return the documentation's page of the catalogue, in Markdown."""
+    from geof.data.catalogue import CATALOGUE
+
+    lines = [
+        "# The benchmarks",
+        "",
+        "Written by `geof data list --markdown`; sizes are after loading, every undirected edge",
+        "counted twice. `geof data check` compares the files you have with this page.",
+        "",
+        "| Dataset | Graphs | Nodes | Edges | Features | Classes | Metric | Licence |",
+        "|---|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for benchmark in CATALOGUE.values():
+        sizes = " | ".join(_sizes(benchmark.expected))
+        metrics = ", ".join(benchmark.metrics)
+        lines.append(f"| {benchmark.name} | {sizes} | {metrics} | {benchmark.licence} |")
+    for benchmark in CATALOGUE.values():
+        lines += ["", f"## {benchmark.name}", "", f"- Source: {benchmark.source}"]
+        lines += [f"- Features: {benchmark.features}", f"- Checksums: {benchmark.checksums}"]
+        if benchmark.difference:
+            lines.append(f"- Against the paper's table: {benchmark.difference}")
+    return "\n".join(lines) + "\n"
 
 
 def _run_check(options: argparse.Namespace) -> int:

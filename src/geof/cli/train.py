@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     settings = TrainSettings(**training)
     data, encoder = read_training_data(options)
     console = Console()
-    for note in data.notes:
+    notes = [*data.notes, *_unused(data)]
+    for note in notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
     task = build_task(data, options)
     with training_meter(console, settings.epochs, quiet=options.quiet) as meter:
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
             options=model,
             out=out,
             record={
-                "data": {"content_hash": data.content_hash, "notes": list(data.notes)},
+                "data": {"content_hash": data.content_hash, "notes": notes},
                 "class_names": list(data.class_names),
             },
             on_epoch=meter.epoch,
@@ -78,6 +79,15 @@ def run(options: argparse.Namespace) -> int:
     )
     console.print(f"Run folder: {out.resolve()}", soft_wrap=True, markup=False, highlight=False)
     return 0
+
+
+def _unused(data: NodeGraph | GraphSet) -> list[str]:
+    """Say what the data have and no encoder reads."""
+    from geof.data.records import GraphSet
+
+    if isinstance(data, GraphSet) and data.graphs and data.graphs[0].edge_attr is not None:
+        return ["Edge features (bonds) are there and not used: the paper's model has none."]
+    return []
 
 
 def build_task(data: NodeGraph | GraphSet, options: argparse.Namespace) -> Task:
