@@ -10,7 +10,7 @@ import torch
 import torch_geometric.typing
 
 from geof.data.batching import NeighbourIndex, NeighbourSampler, pieces_of, pyg_lib_available
-from geof.data.splits import raw_stream
+from geof.data.draws import raw_stream
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 
 

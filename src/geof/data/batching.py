@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.config import require_positive
-from geof.data.splits import Integers, raw_permutation, raw_stream, sorted_unique
+from geof.data.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 
 ALL = -1

@@ -29,19 +29,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.config import require_positive
-from geof.data.splits import (
-    DatasetIdentity,
+from geof.data.draws import (
     Integers,
-    digest_of,
     raw_permutation,
     raw_stream,
-    read_split_file,
-    require_same_hash,
-    require_shares,
     run_starts,
     sorted_unique,
+)
+from geof.data.split_files import (
+    DatasetIdentity,
+    digest_of,
+    read_split_file,
+    require_same_hash,
     write_split_file,
 )
+from geof.data.splits import require_shares
 from geof.errors import DataError, DtypeError, ShapeError
 
 _EDGES, _HELD_OUT_NEGATIVES, _TRAINING_NEGATIVES = range(3)  # one random stream each

@@ -1,58 +1,29 @@
-"""Seeded splits of nodes and of graphs; a hash traces a number to what it was measured on.
-
-All draws are made from PCG64. NumPy promises that its raw stream of integers never changes; it
-promises no such thing for the methods of ``Generator``. New rules therefore use the raw stream
-alone; :func:`random_node_split` keeps ``Generator.permutation``, under which its hashes were
-published, and a test pins them.
-"""
+"""Seeded splits of nodes and of graphs; a hash traces a number to what it was measured on."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.config import require_positive
-from geof.data.files import write_atomically
-from geof.data.records import GraphSet, NodeGraph
+from geof.data.draws import Integers, raw_permutation, raw_stream
+from geof.data.split_files import (
+    DatasetIdentity,
+    digest_of,
+    read_split_file,
+    require_same_hash,
+    write_split_file,
+)
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
-
-Integers: TypeAlias = NDArray[np.int64]
 
 SEEDS = tuple(range(10))
 """The seeds of the ten splits a reported mean is taken over (paper, section 4.1)."""
-
-_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class DatasetIdentity:
-    """What a stored split belongs to; checked when it is read again.
-
-    Attributes:
-        name: The dataset's name.
-        content_hash: The dataset's own hash.
-        size: Number of nodes of a graph, or of graphs of a set.
-    """
-
-    name: str
-    content_hash: str
-    size: int
-
-    @classmethod
-    def of(cls, data: NodeGraph | GraphSet) -> DatasetIdentity:
-        """Return the identity of a loaded dataset."""
-        size = len(data.graphs) if isinstance(data, GraphSet) else data.graph.num_nodes
-        return cls(data.name, data.content_hash, int(size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +156,7 @@ def random_node_split(
     require_positive("seed", seed, least=0)
     pool = _pool(num_nodes, nodes)
     if stratify is None:
-        draw = np.random.Generator(np.random.PCG64(seed)).permutation(len(pool))
+        draw = raw_permutation(raw_stream(seed), len(pool))
     else:
         draw = _stratified_order(_classes(stratify, num_nodes)[pool.numpy()], seed)
     order = pool[torch.from_numpy(draw)]
@@ -232,29 +203,6 @@ def stratified_folds(labels: Tensor, seed: int, folds: int = 10) -> tuple[GraphS
     )
 
 
-def raw_stream(seed: int, *path: int) -> np.random.PCG64:
-    """Return the bit generator of one purpose: equal arguments, equal stream, on any machine."""
-    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=path))
-
-
-def raw_permutation(bits: np.random.PCG64, size: int) -> Integers:
-    """Return a random order of ``range(size)`` that only depends on the raw stream."""
-    return np.argsort(bits.random_raw(size), kind="stable").astype(np.int64)
-
-
-def sorted_unique(values: Integers) -> Integers:
-    """Return the distinct values, ascending: ``np.unique`` by sorting, far faster on NumPy 2.4."""
-    ascending = np.sort(values)
-    return ascending[run_starts(ascending)]
-
-
-def run_starts(ascending: NDArray[Any]) -> Integers:
-    """Return where each run of equal values begins."""
-    fresh = np.ones(len(ascending), np.bool_)
-    np.not_equal(ascending[1:], ascending[:-1], out=fresh[1:])
-    return np.flatnonzero(fresh)
-
-
 def require_shares(train: float, validation: float) -> None:
     """Raise ``ConfigError`` unless all three parts get a positive share."""
     if not (train > 0 and validation > 0 and train + validation < 1):
@@ -262,84 +210,6 @@ def require_shares(train: float, validation: float) -> None:
             "Expected 'train' and 'validation' to be positive shares that leave a rest for test "
             f"(got train={train}, validation={validation})."
         )
-
-
-def digest_of(parts: Iterable[NDArray[Any]]) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of little-endian int64 lists."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.astype("<i8").tobytes())
-        digest.update(b"|")
-    return digest.hexdigest()[:16]
-
-
-def write_split_file(
-    path: Path | str,
-    facts: Mapping[str, str | int],
-    parts: Mapping[str, Tensor],
-    identity: DatasetIdentity,
-) -> None:
-    """Write index tensors with a header that says what they are and what they belong to."""
-    header = {
-        **facts,
-        "format": _FORMAT,
-        "dataset": identity.name,
-        "content_hash": identity.content_hash,
-        "size": identity.size,
-    }
-    arrays = {name: part.numpy().astype("<i8") for name, part in parts.items()}
-    text = json.dumps(header, sort_keys=True).encode()
-    buffer = io.BytesIO()
-    np.savez(buffer, header=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
-    write_atomically(Path(path), buffer.getvalue())
-
-
-def read_split_file(
-    path: Path | str, kind: str, identity: DatasetIdentity, names: Iterable[str]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return header and tensors of a split file that fits ``kind`` and ``identity``.
-
-    Raises:
-        DataError: If it is missing, damaged, of another format, or made for other data.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            header = dict(json.loads(archive["header"].tobytes()))
-            arrays = {name: archive[name] for name in names}
-    except FileNotFoundError as error:
-        raise DataError(f"Expected a split file at '{path}', but there is none.") from error
-    except Exception as error:  # zip, npy and JSON each have several ways of being damaged
-        raise _damaged(path, error) from error
-    wanted = {
-        "format": _FORMAT,
-        "kind": kind,
-        "dataset": identity.name,
-        "content_hash": identity.content_hash,
-        "size": identity.size,
-    }
-    for fact, value in wanted.items():
-        if header.get(fact) != value:
-            raise DataError(
-                f"Expected the split file '{path}' to have {fact} {value!r} (got "
-                f"{header.get(fact)!r}). It was made for other data or by another version: draw "
-                "the split again."
-            )
-    if any(array.dtype != np.dtype("<i8") for array in arrays.values()):
-        raise _damaged(path, "indices that are not int64")
-    return header, {name: torch.from_numpy(a.astype(np.int64)) for name, a in arrays.items()}
-
-
-def require_same_hash(path: Path | str, found: str, facts: Mapping[str, Any]) -> None:
-    """Raise ``DataError`` unless the indices read are those that were hashed."""
-    if facts.get("hash") != found:
-        raise _damaged(path, f"hash {found} instead of {facts.get('hash')}")
-
-
-def _damaged(path: Path | str, reason: object) -> DataError:
-    return DataError(
-        f"Expected '{path}' to be a whole split file (got: {reason}). Delete it and draw the "
-        "split again."
-    )
 
 
 def _ascending(part: str, indices: Tensor) -> Tensor:

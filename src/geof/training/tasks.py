@@ -17,9 +17,11 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from geof.config import require_positive
+from geof.data.draws import raw_permutation, raw_stream
 from geof.data.link_splits import LinkSplit, check_no_leak
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.splits import DatasetIdentity, IndexSplit, raw_permutation, raw_stream
+from geof.data.split_files import DatasetIdentity
+from geof.data.splits import IndexSplit
 from geof.errors import DataError
 from geof.model.graph_inputs import GraphInputs
 from geof.signature import StructuralSignature, kept_signature
@@ -247,6 +249,7 @@ def sign_graphs(
     graphs: Sequence[Data], walk_length: int, degree: Literal["max", "log"] = "max"
 ) -> tuple[StructuralSignature, list[Data]]:
     """Return the signatures of all graphs, one after another, and each graph with its own."""
+    graphs = list(graphs)  # a packed set makes each graph anew whenever it is asked for
     sizes = torch.tensor([graph.num_nodes for graph in graphs])
     offsets = sizes.cumsum(0) - sizes
     edges = [graph.edge_index + o for graph, o in zip(graphs, offsets, strict=True)]
