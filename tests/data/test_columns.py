@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geof.data.columns import ColumnEncoder, Table, class_names_of
+from geof.data.columns import ColumnEncoder, class_names_of
+from geof.data.table_files import Table
 from geof.errors import ConfigError, DataError
 
 

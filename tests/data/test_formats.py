@@ -15,13 +15,13 @@ from scipy.sparse import csr_matrix
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
+from geof.data.assembly import undirected_edges
 from geof.data.formats import (
     from_networkx,
     from_npz,
     from_pyg,
     from_pyg_list,
     to_npz,
-    undirected_edges,
 )
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 

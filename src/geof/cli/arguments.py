@@ -13,6 +13,7 @@ from geof.errors import ConfigError, DataError, nearest
 if TYPE_CHECKING:
     from geof.data.columns import ColumnEncoder
     from geof.data.records import GraphSet, NodeGraph
+    from geof.data.tables import EdgeOptions
 
 
 def positive(text: str) -> int:
@@ -46,6 +47,8 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     more = parser.add_argument_group("about the data")
     more.add_argument("--edges", type=Path, metavar="FILE", help="table of edges, with --nodes")
     more.add_argument("--id", metavar="COLUMN", help="column of identifiers")
+    more.add_argument("--source", metavar="COLUMN", help="first column of edges or pairs")
+    more.add_argument("--target", metavar="COLUMN", help="second column of edges or pairs")
     more.add_argument("--smiles", default="smiles", metavar="COLUMN", help="default: smiles")
     more.add_argument(
         "--edge-columns",
@@ -103,8 +106,19 @@ def read_training_data(
         options.edges,
         label=options.label,
         id_column=options.id,
-        edge_columns=options.edge_columns,
+        drop=options.drop,
+        missing=options.missing,
+        **edge_options(options),
     )
+
+
+def edge_options(options: argparse.Namespace) -> EdgeOptions:
+    """Return how tables of edges and pairs are to be read."""
+    return {
+        "source": options.source,
+        "target": options.target,
+        "edge_columns": options.edge_columns,
+    }
 
 
 def _require_label(options: argparse.Namespace) -> None:

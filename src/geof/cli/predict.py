@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.arguments import add_source_arguments
+from geof.cli.arguments import add_source_arguments, edge_options, require_one_source
 from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         from geof.data.tables import read_pairs
 
         ids = data.node_ids or tuple(map(str, range(data.graph.num_nodes)))
-        pairs = read_pairs(options.pairs, ids, edge_columns=options.edge_columns)
+        pairs = read_pairs(options.pairs, ids, **edge_options(options))
         table = table_of(predict_pairs(opened, data, pairs), ["source", "target"])
     for note in data.notes:
         print(f"note: {note}")
@@ -67,10 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _read(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
     """Read the data through the schema the run was trained with."""
-    from geof.cli.arguments import read_training_data, require_one_source
-
     source = require_one_source(options)
-    options.label, options.task = None, "link"  # labels are not needed
     if source == "molecules":
         from geof.data.molecules_table import read_molecules
 
@@ -86,10 +83,19 @@ def _read(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
                 "of data the run was trained on."
             )
         encoder = ColumnEncoder.from_json(schema.read_text())
-        return encode_new_graph(
-            options.nodes, options.edges, encoder, edge_columns=options.edge_columns
+        return encode_new_graph(options.nodes, options.edges, encoder, **edge_options(options))
+    if source == "npz":
+        from geof.data.formats import from_npz
+
+        return from_npz(
+            options.npz,
+            class_names=opened.class_names,
+            edge_columns=options.edge_columns,
+            allow_singletons=True,
         )
-    return read_training_data(options)[0]
+    from geof.data.catalogue import load
+
+    return load(options.dataset, data_root=options.data_root)
 
 
 def _write(out: Path, table: dict[str, list[Any]]) -> None:

@@ -25,6 +25,15 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     )
     add_source_arguments(parser)
     parser.add_argument("--label", metavar="COLUMN", help="the column to predict")
+    parser.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN", help="leave a node column out"
+    )
+    parser.add_argument(
+        "--missing",
+        choices=("error", "mean"),
+        default="error",
+        help="what to do with missing numbers (default: error)",
+    )
     parser.add_argument("--task", choices=("node", "link", "graph"), help="default: by the data")
     parser.add_argument("--model", default="geof", help="encoder: geof or gcn (default: geof)")
     parser.add_argument("--split", type=int, default=0, help="which split or fold (default: 0)")

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from geof.data.table_files import Table
 from geof.errors import ConfigError, DataError, nearest
 
 Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "empty"]
@@ -32,47 +33,6 @@ FORMAT = 1
 # A column of words with more values than FEW is free text when most rows have a value of their
 # own or the values are long; beyond MANY it would give more columns than a table should.
 FEW, LONG, MANY = 20, 40, 1000
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as text, column by column; a blank cell is a missing value.
-
-    Attributes:
-        source: The file, as the user named it.
-        columns: Cells by column name, in the file's order.
-        places: Where each row begins in the file.
-        unit: What ``places`` counts: ``"line"`` or ``"row"``.
-        types: The type a column was stored with, where the file says so: a :data:`Kind`, or the
-            name of a type that cannot be a feature.
-    """
-
-    source: str
-    columns: Mapping[str, Sequence[str]]
-    places: Sequence[int]
-    unit: str = "line"
-    types: Mapping[str, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def place(self, row: int) -> str:
-        """Return file and line of a row, for a message."""
-        return f"'{self.source}', {self.unit} {self.places[row]}"
-
-    def take(self, rows: Sequence[int]) -> Table:
-        """Return some of the rows, which keep their places."""
-        columns = {name: [cells[row] for row in rows] for name, cells in self.columns.items()}
-        places = [self.places[row] for row in rows]
-        return Table(self.source, columns, places, self.unit, self.types)
-
-    def cells(self, name: str, role: str = "column") -> Sequence[str]:
-        """Return a column, or raise ``DataError`` naming the nearest one there is."""
-        if name not in self.columns:
-            raise DataError(
-                f"Expected the {role} {name!r} in '{self.source}'. " + nearest(name, self.columns)
-            )
-        return self.columns[name]
 
 
 @dataclass(frozen=True)

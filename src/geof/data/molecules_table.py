@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch_geometric.data import Data
 
-from geof.data.columns import Table, class_names_of, label_indices
-from geof.data.formats import graph_set, require_members
+from geof.data.assembly import graph_set, require_members
+from geof.data.columns import class_names_of, label_indices
 from geof.data.molecules import molecule_graph
 from geof.data.records import GraphSet
-from geof.data.tables import File, read_table, unique_cells
+from geof.data.table_files import File, Table, read_table, unique_cells
 from geof.errors import ConfigError, DataError, nearest
 
 OnInvalid: TypeAlias = Literal["note", "error"]
