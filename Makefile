@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The number of test processes; each uses one thread.
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint format types check bench-signature clean
+.PHONY: demo test test-slow lint format types check clean
 
 # Two stamps, so that the demo does not wait for the test tools.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -40,9 +40,6 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 check: lint types test
-
-bench-signature: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/signature.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

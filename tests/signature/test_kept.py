@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch_geometric.utils import to_undirected
@@ -53,3 +57,25 @@ def test_nothing_is_written_for_small_graphs(edges, monkeypatch, tmp_path):
     monkeypatch.setattr(kept, "WORTH_KEEPING", 1e8)
     kept_signature(edges, 30)
     assert not (tmp_path / "cache").exists()
+
+
+PHYSICS = """
+import resource, sys
+from geof.data import load
+from geof.signature import structural_signature
+graph = load("Physics", cache=False).graph
+values = structural_signature(graph.edge_index, graph.num_nodes, walk_length=4).values
+print(values.shape[0], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="GEOF_DATA names no raw files")
+def test_physics_fits_four_gigabytes():
+    """Memory does not depend on the length of the walk, so a short one tells it as well."""
+    done = subprocess.run(
+        [sys.executable, "-c", PHYSICS], capture_output=True, text=True, check=True
+    )
+    nodes, peak_kilobytes = map(int, done.stdout.split())
+    assert nodes == 34_493
+    assert peak_kilobytes < 4e6
