@@ -14,7 +14,9 @@ Evolution: TypeAlias = Literal["recurrent", "one-shot", "frozen"]
 
 @dataclass(frozen=True)
 class StepSettings:
-    r"""Scalars and switches of the recurrent step. Defaults are the paper's.
+    r"""Scalars and switches of the recurrent step.
+
+    Defaults are the paper's where it prints a value; the floor and the jitters are ours.
 
     The last five fields choose among the variants the paper studies. None of them changes the
     parameters, so a checkpoint loads into every variant.
@@ -55,17 +57,15 @@ class StepSettings:
     evolution: Evolution = "recurrent"
 
     def __post_init__(self) -> None:
-        _require(0 < self.temperature < math.inf, "temperature", "positive", self.temperature)
-        _require(0 < self.target_mix <= 1, "target_mix", "in (0, 1]", self.target_mix)
-        _require(
-            0 <= self.correction_strength < math.inf,
-            "correction_strength",
-            "zero or positive",
-            self.correction_strength,
-        )
-        _require(
-            0 < self.spectral_floor < math.inf, "spectral_floor", "positive", self.spectral_floor
-        )
+        require_number("temperature", self.temperature, above=0)
+        require_number("target_mix", self.target_mix, above=0, most=1)
+        require_number("correction_strength", self.correction_strength, least=0)
+        require_number("spectral_floor", self.spectral_floor, above=0)
+        for name in ("structure_aware", "atlas_initialisation", "frame_transport"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(
+                    f"Expected '{name}' to be True or False (got {getattr(self, name)!r})."
+                )
         _require_option("feedback", self.feedback, get_args(Feedback))
         _require_option("evolution", self.evolution, get_args(Evolution))
 
@@ -96,14 +96,34 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """The paper's names (sections 4.3 and 4.5) and the settings that make them."""
 
 
-def _require(condition: bool, name: str, wanted: str, got: object) -> None:
-    if not condition:
-        raise ConfigError(f"Expected '{name}' to be {wanted} (got {got}).")
+def require_number(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> None:
+    """Raise ``ConfigError`` unless ``value`` is a finite number in the range given."""
+    wanted = "a finite number"
+    wanted += "" if above is None else f" above {above:g}"
+    wanted += "" if least is None else f" of at least {least:g}"
+    wanted += "" if most is None else f" and at most {most:g}"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        not number
+        or not math.isfinite(value)  # type: ignore[arg-type]
+        or (above is not None and value <= above)  # type: ignore[operator]
+        or (least is not None and value < least)  # type: ignore[operator]
+        or (most is not None and value > most)  # type: ignore[operator]
+    ):
+        raise ConfigError(f"Expected '{name}' to be {wanted} (got {value!r}).")
 
 
-def _require_option(name: str, value: str, options: tuple[str, ...]) -> None:
+def _require_option(name: str, value: object, options: tuple[str, ...]) -> None:
     if value not in options:
-        raise ConfigError(f"Expected a known '{name}' (got {value!r}). " + nearest(value, options))
+        hint = nearest(str(value), options)
+        raise ConfigError(f"Expected a known '{name}' (got {value!r}). {hint}")
 
 
 def require_divisible(channels: int, blocks: int) -> int:

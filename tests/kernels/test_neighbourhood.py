@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geof import GeoF
+from geof.errors import DataError, DtypeError, ShapeError
 from geof.kernels import BACKENDS, Neighbourhoods
 from geof.testing import assert_same, values_and_gradients
 from tests.graphs import random_sample
@@ -43,6 +44,20 @@ def test_inactive_edges_carry_nothing(backend):
     assert_same(
         values_and_gradients(model, x, static, u), values_and_gradients(model, x, compact, u), 1e-12
     )
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "error", "message"),
+    [
+        (torch.tensor([[5], [0]]), DataError, "from 0 to 2"),
+        (torch.tensor([[0], [-1]]), DataError, "from -1"),
+        (torch.tensor([[0.0], [1.0]]), DtypeError, "int64"),
+        (torch.tensor([0, 1]), ShapeError, "num_edges"),
+    ],
+)
+def test_bad_edges_are_refused(edge_index, error, message):
+    with pytest.raises(error, match=message):
+        Neighbourhoods.from_edge_index(edge_index, 3)
 
 
 def test_sum_runs_over_targets():

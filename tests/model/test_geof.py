@@ -271,7 +271,7 @@ def test_conv_composes_to_the_encoder():
     )
     xi, coordinates = model.initial_state(x, u)
     for _ in range(2):
-        xi, coordinates = conv(xi, edge_index, coordinates, u)
+        xi, coordinates = conv(xi, edge_index, coordinates=coordinates, signature=u)
     assert torch.equal(conv.environment(xi, coordinates), model(x, edge_index, u))
 
 
@@ -279,7 +279,7 @@ def test_conv_needs_no_signature_and_no_coordinates():
     conv = GeoFConv(8, blocks=2).double()
     x, edge_index, _ = random_sample(0, channels=8)
     xi, coordinates = conv(x, edge_index)
-    again = conv(x, edge_index, torch.zeros(9, 2, 10, dtype=torch.float64))
+    again = conv(x, edge_index, coordinates=torch.zeros(9, 2, 10, dtype=torch.float64))
     assert torch.equal(again[0], xi)
     assert torch.equal(again[1], coordinates)
 
@@ -293,9 +293,6 @@ def test_compiles_with_the_default_compiler():
     sample = random_sample(0, nodes=40, edges=200, dtype=torch.float32)
     model = build()
     compiled = torch.compile(build(), fullgraph=True)
-    assert_same(
-        values_and_gradients(compiled._orig_mod, *sample), values_and_gradients(model, *sample), 0
-    )
     output = compiled(*sample)
     output.square().sum().backward()
     wanted = model(*sample)

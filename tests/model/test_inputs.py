@@ -76,11 +76,15 @@ def test_batch_is_checked(model):
         ({"signature_channels": -1}, r"'signature_channels'.*>= 0"),
         ({"correction_rank": 0}, r"'correction_rank'"),
         ({"controller_channels": 0}, r"'controller_channels'"),
-        ({"temperature": -1.0}, r"'temperature' to be positive \(got -1.0\)"),
+        ({"temperature": -1.0}, r"'temperature' to be a finite number above 0 \(got -1.0\)"),
         ({"temperature": float("nan")}, r"'temperature'"),
-        ({"target_mix": 0.0}, r"'target_mix' to be in \(0, 1\]"),
+        ({"target_mix": 0.0}, r"'target_mix' to be a finite number above 0 and at most 1"),
         ({"correction_strength": -0.1}, r"'correction_strength'"),
         ({"spectral_floor": 0.0}, r"'spectral_floor'"),
+        ({"temperature": "hot"}, r"'temperature' to be a finite number.*got 'hot'"),
+        ({"structure_aware": "False"}, r"'structure_aware' to be True or False \(got 'False'\)"),
+        ({"log_scale_bounds": 5}, r"'log_scale_bounds' to be two finite numbers"),
+        ({"offdiagonal_bound": "x"}, r"'offdiagonal_bound'"),
         ({"offdiagonal_bound": 0.0}, r"'offdiagonal_bound'"),
         ({"log_scale_bounds": (1.0, -1.0)}, r"'log_scale_bounds'.*smaller first"),
         ({"jitter": 0.0}, r"'jitter'"),
@@ -103,7 +107,7 @@ def test_conv_names_the_nearest_setting():
 
 def test_conv_checks_coordinates():
     with pytest.raises(ShapeError, match=r"'coordinates'.*\(9, 2, 10\).*got \(9, 2, 6\)"):
-        GeoFConv(8, blocks=2)(torch.zeros(9, 8), EDGES, torch.zeros(9, 2, 6))
+        GeoFConv(8, blocks=2)(torch.zeros(9, 8), EDGES, coordinates=torch.zeros(9, 2, 6))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from geof.config import require_number
 from geof.errors import ConfigError
 from geof.geometry.log_triangular import block_size_of
 
@@ -30,16 +31,15 @@ class AdmissibleBox:
     log_scale_bounds: tuple[float, float] = (-5.0, 5.0)
 
     def __post_init__(self) -> None:
-        low, high = self.log_scale_bounds
-        if not 0 < self.offdiagonal_bound < math.inf:
-            raise ConfigError(
-                "Expected 'offdiagonal_bound' to be positive and finite "
-                f"(got {self.offdiagonal_bound})."
-            )
+        require_number("offdiagonal_bound", self.offdiagonal_bound, above=0)
+        try:
+            low, high = map(float, self.log_scale_bounds)
+        except (TypeError, ValueError):
+            low = high = math.nan
         if not -math.inf < low < high < math.inf:
             raise ConfigError(
                 "Expected 'log_scale_bounds' to be two finite numbers, the smaller first "
-                f"(got {self.log_scale_bounds})."
+                f"(got {self.log_scale_bounds!r})."
             )
 
     def project(self, coords: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ and ``torch.export`` see a single node instead of a branch.
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from geof.config import require_number, require_positive
 from geof.errors import (
-    ConfigError,
     DtypeError,
     NonFiniteError,
     NotPositiveDefiniteError,
@@ -45,14 +44,9 @@ class JitterSchedule:
     retries: int = 5
 
     def __post_init__(self) -> None:
-        if not 0 < self.initial < math.inf:
-            raise ConfigError(f"Expected 'jitter' to be positive and finite (got {self.initial}).")
-        if not 1 < self.growth < math.inf:
-            raise ConfigError(f"Expected 'jitter_growth' to be above 1 (got {self.growth}).")
-        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise ConfigError(
-                f"Expected 'jitter_retries' to be an integer >= 0 (got {self.retries!r})."
-            )
+        require_number("jitter", self.initial, above=0)
+        require_number("jitter_growth", self.growth, above=1)
+        require_positive("jitter_retries", self.retries, least=0)
 
 
 class StabilisedFactor(NamedTuple):

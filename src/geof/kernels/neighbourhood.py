@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from geof.errors import DataError, DtypeError, ShapeError
+
 
 @dataclass(frozen=True)
 class Neighbourhoods:
@@ -44,7 +46,13 @@ class Neighbourhoods:
             num_nodes: ``n``, above every index.
             static_shapes: Mark repeats as inactive instead of removing them (default: only while
                 ``torch.compile`` traces).
+
+        Raises:
+            DtypeError: If ``edge_index`` is not an int64 tensor.
+            ShapeError: If it is not ``(2, E)``.
+            DataError: If it holds an index out of range (not looked at while compiling).
         """
+        _check_edge_index(edge_index, num_nodes)
         loops = torch.arange(num_nodes, device=edge_index.device)
         key = torch.cat([edge_index[1] * num_nodes + edge_index[0], loops * (num_nodes + 1)])
         if torch.compiler.is_compiling() if static_shapes is None else static_shapes:
@@ -71,4 +79,26 @@ class Neighbourhoods:
         active = None if self.active is None else self.active.to(device)
         return Neighbourhoods(
             self.source.to(device), self.target.to(device), self.num_nodes, active
+        )
+
+
+def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
+    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.long:
+        got = edge_index.dtype if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise DtypeError(
+            f"Expected 'edge_index' to be an int64 tensor (got {got}). Use edge_index.long(); "
+            "for a sparse adjacency use torch_geometric.utils.to_edge_index."
+        )
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ShapeError(
+            f"Expected 'edge_index' to have shape (2, num_edges) (got {tuple(edge_index.shape)})."
+        )
+    # Reading the values would break the graph under torch.compile.
+    if torch.compiler.is_compiling() or edge_index.numel() == 0:
+        return
+    low, high = (int(value) for value in edge_index.aminmax())
+    if low < 0 or high >= num_nodes:
+        raise DataError(
+            f"Expected 'edge_index' to hold node indices from 0 to {num_nodes - 1} "
+            f"(got indices from {low} to {high}). Check that 'x' has a row for every node."
         )

@@ -21,7 +21,7 @@ def updates_geometry(settings: StepSettings, step: int) -> bool:
     return settings.evolution == "recurrent" or (settings.evolution == "one-shot" and step == 0)
 
 
-def step_spec(settings: StepSettings, step: int) -> StepSpec:
+def step_spec(settings: StepSettings, schedule: JitterSchedule, step: int) -> StepSpec:
     """Translate the settings into what the kernels need for step ``step`` (from 0).
 
     A step that does not update the geometry, or has no feedback, forms no statistic at all.
@@ -34,7 +34,7 @@ def step_spec(settings: StepSettings, step: int) -> StepSpec:
         statistic=statistic,
         frame_transport=settings.frame_transport,
         spectral_floor=settings.spectral_floor,
-        schedule=JitterSchedule(settings.jitter, settings.jitter_growth, settings.jitter_retries),
+        schedule=schedule,
     )
 
 

@@ -124,7 +124,7 @@ class GeoF(Recurrence):
             backend=backend,
         )
         self.in_channels = in_channels
-        self.hidden_channels = hidden_channels
+        self.hidden_channels = self.out_channels = hidden_channels
         self.steps = steps
         self.feature_lift = nn.Linear(in_channels, hidden_channels, bias=False)
         self.atlas = PrototypeAtlas(

@@ -38,10 +38,10 @@ def check_same_nodes(name: str, value: Tensor, num_nodes: int) -> None:
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
     """Require a batch vector with one entry per node."""
-    if batch.dim() != 1 or batch.size(0) != num_nodes:
+    if batch.is_floating_point() or batch.dim() != 1 or batch.size(0) != num_nodes:
         raise ShapeError(
             f"Expected 'batch' to have shape ({num_nodes},), one graph index per node "
-            f"(got {tuple(batch.shape)})."
+            f"(got {tuple(batch.shape)}, {batch.dtype})."
         )
 
 
@@ -65,27 +65,4 @@ def as_neighbourhoods(edge_index: Tensor | Neighbourhoods, num_nodes: int) -> Ne
                 f"(got {edge_index.num_nodes})."
             )
         return edge_index
-    _check_edge_index(edge_index, num_nodes)
     return Neighbourhoods.from_edge_index(edge_index, num_nodes)
-
-
-def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
-    if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.long:
-        got = edge_index.dtype if isinstance(edge_index, Tensor) else type(edge_index).__name__
-        raise DtypeError(
-            f"Expected 'edge_index' to be an int64 tensor (got {got}). Use edge_index.long(); "
-            "for a sparse adjacency use torch_geometric.utils.to_edge_index."
-        )
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise ShapeError(
-            f"Expected 'edge_index' to have shape (2, num_edges) (got {tuple(edge_index.shape)})."
-        )
-    # Reading the values would break the graph under torch.compile.
-    if torch.compiler.is_compiling() or edge_index.numel() == 0:
-        return
-    low, high = (int(value) for value in edge_index.aminmax())
-    if low < 0 or high >= num_nodes:
-        raise DataError(
-            f"Expected 'edge_index' to hold node indices from 0 to {num_nodes - 1} "
-            f"(got indices from {low} to {high}). Check that 'x' has a row for every node."
-        )

@@ -9,13 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import global_mean_pool
 
-from geof.errors import ShapeError
+from geof.config import require_positive
+from geof.errors import DataError, ShapeError
 
 
 def _mlp(in_channels: int, hidden_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(in_channels, hidden_channels), nn.ReLU(), nn.Linear(hidden_channels, out_channels)
     )
+
+
+def _reset(mlp: nn.Sequential) -> None:
+    for layer in mlp:
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()
 
 
 class NodeReadout(nn.Linear):
@@ -27,6 +34,7 @@ class NodeReadout(nn.Linear):
     """
 
     def __init__(self, in_channels: int, num_classes: int) -> None:
+        require_positive("num_classes", num_classes)
         super().__init__(in_channels, num_classes)
 
 
@@ -48,6 +56,10 @@ class GraphReadout(nn.Module):
     ) -> None:
         super().__init__()
         self.mlp = _mlp(in_channels, hidden_channels or in_channels, num_classes)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        _reset(self.mlp)
 
     def forward(
         self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
@@ -77,6 +89,10 @@ class LinkReadout(nn.Module):
         super().__init__()
         self.mlp = _mlp(2 * in_channels, hidden_channels or in_channels, 1)
 
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        _reset(self.mlp)
+
     def forward(self, h: Tensor, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs``."""
         if pairs.dim() != 2 or pairs.size(0) != 2:
@@ -84,6 +100,13 @@ class LinkReadout(nn.Module):
                 f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
                 "Sources stand in the first row, as in edge_index."
             )
+        if not torch.compiler.is_compiling() and pairs.numel():
+            low, high = (int(value) for value in pairs.aminmax())
+            if low < 0 or high >= h.size(0):
+                raise DataError(
+                    f"Expected 'pairs' to hold node indices from 0 to {h.size(0) - 1} (got "
+                    f"indices from {low} to {high})."
+                )
         u, v = h[pairs[0]], h[pairs[1]]
         logits: Tensor = self.mlp(torch.cat([u * v, (u - v).abs()], dim=-1))
         return logits.squeeze(-1)

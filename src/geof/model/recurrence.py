@@ -14,6 +14,7 @@ from geof.config import StepSettings, require_divisible, require_positive
 from geof.errors import ConfigError, ShapeError
 from geof.geometry import (
     AdmissibleBox,
+    JitterSchedule,
     StepLipschitz,
     StepNorms,
     apply_frame,
@@ -59,7 +60,9 @@ class Recurrence(nn.Module):
         self.settings = settings
         self.backend = backend
         self.box = AdmissibleBox(settings.offdiagonal_bound, settings.log_scale_bounds)
-        step_spec(settings, 0)  # a bad jitter schedule is refused here, not in the first forward
+        self.schedule = JitterSchedule(
+            settings.jitter, settings.jitter_growth, settings.jitter_retries
+        )
         resolve_backend(backend)
         self.transport = FrameTransport(channels)
         self.controller = CorrectionController(
@@ -117,7 +120,7 @@ class Recurrence(nn.Module):
         xi = self._split(state.features)  # (n, B, m)
         message = self._split(self.transport.message(state.features))  # (n, B, m)
         statistics = resolve_backend(self.backend)(
-            xi, message, state.coordinates, edges, step_spec(settings, step)
+            xi, message, state.coordinates, edges, step_spec(settings, self.schedule, step)
         )
         features = self.transport(state.features, statistics.aggregate.flatten(1))
         coordinates, correction = state.coordinates, None
@@ -270,26 +273,32 @@ class GeoFConv(Recurrence):
             settings=StepSettings.from_options(**settings),
             backend=backend,
         )
+        self.in_channels = self.out_channels = channels
 
     def forward(
         self,
         x: Tensor,
         edge_index: Tensor | Neighbourhoods,
+        *,
         coordinates: Tensor | None = None,
         signature: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the state and the coordinates after one step."""
+        """Return the state and the coordinates after one step.
+
+        Coordinates are taken as they are; those a step returns lie inside the admissible box.
+        """
         check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
         check_finite("x", x)
         signature = self._check_signature(signature, x.size(0))
         edges = as_neighbourhoods(edge_index, x.size(0))
+        identity = self.identity_coordinates(x.size(0))
         if coordinates is None:
-            coordinates = self.identity_coordinates(x.size(0))
-        elif coordinates.shape != self.identity_coordinates(x.size(0)).shape:
+            coordinates = identity
+        elif coordinates.shape != identity.shape or coordinates.dtype != identity.dtype:
             raise ShapeError(
                 "Expected 'coordinates' to have shape (num_nodes, blocks, m(m+1)/2) = "
-                f"{tuple(self.identity_coordinates(x.size(0)).shape)} "
-                f"(got {tuple(coordinates.shape)})."
+                f"{tuple(identity.shape)} and dtype {identity.dtype} (got "
+                f"{tuple(coordinates.shape)}, {coordinates.dtype})."
             )
         state = self.advance(CoupledState(x, coordinates), edges, signature)
         return state.features, state.coordinates

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,9 +16,9 @@ import torch
 import torch_geometric
 from torch import Tensor
 
-from geof.config import require_positive
+from geof.config import require_number, require_positive
 from geof.data.files import write_atomically, write_json
-from geof.errors import ConfigError, NonFiniteError
+from geof.errors import GeometryError, NonFiniteError
 from geof.training.checkpoint import save_checkpoint
 from geof.training.networks import Network, NetworkSpec
 from geof.training.tasks import Scores, Task
@@ -51,14 +50,9 @@ class TrainSettings:
         require_positive("epochs", self.epochs)
         if self.patience is not None:
             require_positive("patience", self.patience)
-        if not self.learning_rate > 0:
-            raise ConfigError(
-                f"Expected 'learning_rate' to be positive (got {self.learning_rate})."
-            )
-        if not self.weight_decay >= 0:
-            raise ConfigError(
-                f"Expected 'weight_decay' to be zero or positive (got {self.weight_decay})."
-            )
+        require_number("learning_rate", self.learning_rate, above=0)
+        require_number("weight_decay", self.weight_decay, least=0)
+        require_positive("seed", self.seed, least=0)
 
 
 @dataclass(frozen=True)
@@ -203,19 +197,22 @@ def _run_epoch(
 ) -> EpochReport:
     network.train()
     losses = []
-    for loss in task.losses(network, epoch):
-        losses.append(float(loss.detach()))
-        if not bool(loss.isfinite()):
-            raise NonFiniteError(
-                f"Expected a finite training loss (got {losses[-1]} at epoch {epoch}). Lower "
-                "'learning_rate' or narrow the admissible box."
-            )
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    network.eval()
-    with torch.no_grad():
-        scores = task.evaluate(network, "validation")
+    try:
+        for loss in task.losses(network, epoch):
+            losses.append(float(loss.detach()))
+            if not bool(loss.isfinite()):
+                raise NonFiniteError(
+                    f"Expected a finite training loss (got {losses[-1]}). Lower 'learning_rate' "
+                    "or narrow the admissible box."
+                )
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        network.eval()
+        with torch.no_grad():
+            scores = task.evaluate(network, "validation")
+    except GeometryError as error:
+        raise type(error)(f"Epoch {epoch}, step {len(losses)}: {error}") from error
     return EpochReport(epoch, sum(losses) / len(losses), scores.metrics[task.metric], scores.loss)
 
 
@@ -252,6 +249,11 @@ def _config(
 
 
 def _peak_rss_bytes() -> int:
-    """Return the process's peak resident memory; Linux counts kibibytes, macOS bytes."""
+    """Return the process's peak resident memory, 0 where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    # Linux counts kibibytes, macOS bytes.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
