@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -164,7 +165,9 @@ def assert_compiles(model: nn.Module, inputs: Sequence[tuple[Tensor, Tensor, Ten
 
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(copy.deepcopy(model), backend=counter, fullgraph=True, dynamic=True)
+    compiled: Any = torch.compile(
+        copy.deepcopy(model), backend=counter, fullgraph=True, dynamic=True
+    )
     counts = []
     for sample in inputs:
         ours, reference = (values_and_gradients(run, *sample) for run in (compiled, model))

@@ -85,6 +85,7 @@ def test_molecules_from_table_to_table(tmp_path):
     pytest.importorskip("rdkit")
     table, run, out = tmp_path / "m.csv", tmp_path / "run", tmp_path / "out.parquet"
     lines = [f"{'C' * (1 + i % 7)}{'O' if i % 2 else 'N'},{i % 2},mol{i}" for i in range(40)]
+    lines[7] = lines[7].replace(",1,", ",,")  # no label: in no part of the split
     table.write_text("smiles,active,name\n" + "\n".join(lines) + "\n")
     source = ["--molecules", str(table), "--id", "name"]
     assert main(["train", *source, "--label", "active", "--out", str(run), *QUICK]) == 0
@@ -115,12 +116,87 @@ def test_one_graph_as_npz(tmp_path):
         (["--dataset", "CiteSeer", "epoch=3"], "Did you mean 'epochs'"),
         (["--dataset", "CiteSeer", "epochs"], "KEY=VALUE (got 'epochs')"),
         (["--dataset", "CiteSeer", "epochs=0"], "'epochs' to be an integer >= 1"),
+        (["--dataset", "CiteSeer", "learning_rate=abc"], "'learning_rate' to be a finite number"),
+        (["--dataset", "CiteSeer", "seed=abc"], "'seed' to be an integer"),
+        (["--dataset", "CiteSeer", "signature.walk=3"], "'signature.walk'"),
+        (["--npz", "g.npz", "--label", "kind"], "no '--label' beside '--npz'"),
+        (["--dataset", "CiteSeer", "--drop", "x"], "no '--drop' beside '--dataset'"),
     ],
 )
 def test_train_refuses(arguments, message, tmp_path, capsys):
     assert main(["train", "--out", str(tmp_path / "run"), *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.temprature=3", "Did you mean 'temperature'"),
+        ("model.temperature=abc", "'temperature' to be a finite number"),
+        ("model.in_channels=3", "Unknown option 'model.in_channels'"),
+        ("model.structure_aware=no", "'structure_aware' to be True or False"),
+    ],
+)
+def test_bad_model_options_are_named_and_leave_nothing(word, message, tables, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", *tables, "--label", "kind", "--out", str(run), "--quiet", word]) == 1
+    assert message in capsys.readouterr().err
+    assert not run.exists()
+
+
+def test_switches_mean_what_they_say(tables, tmp_path):
+    """Python's False, JSON's false and the default: two different networks."""
+
+    def checkpoint(name: str, *words: str) -> bytes:
+        run = tmp_path / name
+        assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK, *words]) == 0
+        return (run / "checkpoint.safetensors").read_bytes()
+
+    full = checkpoint("a", "model.structure_aware=True")
+    assert full == checkpoint("b")
+    without = checkpoint("c", "model.structure_aware=False")
+    assert without == checkpoint("d", "model.structure_aware=false") != full
+
+
+def test_an_unfinished_run_may_be_started_again(tables, tmp_path, capsys):
+    run = tmp_path / "run"
+    command = ["train", *tables, "--label", "kind", "--out", str(run), *QUICK]
+    assert main([*command, "learning_rate=1e30"]) == 1
+    assert "Epoch" in capsys.readouterr().err
+    assert main(command) == 0
+    assert main(command) == 1  # finished now
+
+
+def test_predictions_are_those_the_recorded_number_was_measured_on(tables, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "p.csv"
+    assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK]) == 0
+    for more in ([], ["--piece-size", "7"]):
+        assert main(["predict", str(run), *tables, "--out", str(out), *more]) == 0
+        with np.load(run / "split.npz") as split:
+            test = split["test"]
+        rows = read(out)
+        right = [rows[i]["prediction"] == "ab"[i % 2] for i in test]
+        recorded = json.loads((run / "result.json").read_text())["test"]
+        assert 100 * sum(right) / len(right) == pytest.approx(recorded)
+
+
+def test_the_run_folder_remembers_what_was_not_said(tables, tmp_path):
+    run = tmp_path / "run"
+    words = ["signature.walk_length=5", "signature.degree=log"]
+    assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK, *words]) == 0
+    config = json.loads((run / "config.json").read_text())
+    assert config["network"]["options"]["temperature"] == 1.0
+    assert config["network"]["options"]["log_scale_bounds"] == [-5.0, 5.0]
+    assert (config["signature"]["walk_length"], config["signature"]["degree"]) == (5, "log")
+    assert main(["predict", str(run), *tables, "--out", str(tmp_path / "p.csv")]) == 0
+
+
+def test_estimated_signatures_can_be_asked_for(tables, tmp_path):
+    run = tmp_path / "run"
+    words = ["signature.method=estimate", "signature.probes=16"]
+    assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK, *words]) == 0
+    assert json.loads((run / "config.json").read_text())["signature"]["probes"] == 16
 
 
 def test_a_folder_with_something_in_it_is_refused(tables, tmp_path, capsys):
@@ -151,4 +227,4 @@ def test_predicting_the_wrong_task_is_refused(tables, tmp_path, capsys):
     assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK]) == 0
     out = str(tmp_path / "p.csv")
     assert main(["predict", str(run), *tables, "--pairs", str(pairs), "--out", out]) == 1
-    assert "link task" in capsys.readouterr().err
+    assert "the link task" in capsys.readouterr().err

@@ -286,7 +286,7 @@ class TestBox:
 
     @pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), float("nan")])
     def test_refuses_offdiagonal_bound(self, bound):
-        with pytest.raises(ConfigError, match="'offdiagonal_bound' to be positive"):
+        with pytest.raises(ConfigError, match="'offdiagonal_bound' to be a finite number above 0"):
             AdmissibleBox(offdiagonal_bound=bound)
 
     @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
+from geof.errors import ConfigError
 from geof.signature import kept, structural_signature
-from geof.signature.kept import kept_signature
+from geof.signature.kept import SignatureSettings, kept_signature
 from tests.graphs import random_sample
 
 
@@ -22,35 +23,56 @@ def edges(monkeypatch, tmp_path):
 
 
 def test_the_second_time_comes_from_the_cache(edges, monkeypatch):
-    first = kept_signature(edges, 30, walk_length=5)
+    first = kept_signature(edges, 30, SignatureSettings(5))
     monkeypatch.setattr(kept, "structural_signature", None)  # must not be called again
-    second = kept_signature(edges, 30, walk_length=5)
+    second = kept_signature(edges, 30, SignatureSettings(5))
     assert torch.equal(first.values, structural_signature(edges, 30, walk_length=5).values)
     assert torch.equal(first.values, second.values)
     assert second.describe() == first.describe()
 
 
 def test_anything_that_matters_makes_another_entry(edges):
-    plain = kept_signature(edges, 30, walk_length=5)
+    plain = kept_signature(edges, 30, SignatureSettings(5))
     fewer = edges[:, (edges != 3).all(0)]
     batch = (torch.arange(30) == 29).long()
     alone = edges[:, (edges != 29).all(0)]
-    kept_signature(alone, 30, walk_length=5)
+    kept_signature(alone, 30, SignatureSettings(5))
     for got, wanted in (
-        (kept_signature(fewer, 30, walk_length=5), structural_signature(fewer, 30, walk_length=5)),
-        (kept_signature(edges, 31, walk_length=5), structural_signature(edges, 31, walk_length=5)),
-        (kept_signature(edges, 30, walk_length=4), structural_signature(edges, 30, walk_length=4)),
         (
-            kept_signature(edges, 30, walk_length=5, degree="log"),
+            kept_signature(fewer, 30, SignatureSettings(5)),
+            structural_signature(fewer, 30, walk_length=5),
+        ),
+        (
+            kept_signature(edges, 31, SignatureSettings(5)),
+            structural_signature(edges, 31, walk_length=5),
+        ),
+        (
+            kept_signature(edges, 30, SignatureSettings(4)),
+            structural_signature(edges, 30, walk_length=4),
+        ),
+        (
+            kept_signature(edges, 30, SignatureSettings(5, "log")),
             structural_signature(edges, 30, walk_length=5, degree="log"),
         ),
         (
-            kept_signature(alone, 30, walk_length=5, batch=batch),
+            kept_signature(alone, 30, SignatureSettings(5), batch=batch),
             structural_signature(alone, 30, walk_length=5, batch=batch),
         ),
     ):
         assert torch.equal(got.values, wanted.values)
     assert plain.method == "exact"
+
+
+def test_estimates_are_recorded_and_not_kept(edges, tmp_path):
+    settings = SignatureSettings(4, method="estimate", probes=8, seed=3)
+    estimate = kept_signature(edges, 30, settings)
+    assert estimate.describe()["probes"] == 8
+    assert not (tmp_path / "cache").exists()
+
+
+def test_unknown_settings_name_the_nearest():
+    with pytest.raises(ConfigError, match=r"'signature.walk_lenght'.*'walk_length'"):
+        SignatureSettings.from_options({"walk_lenght": 3})
 
 
 def test_nothing_is_written_for_small_graphs(edges, monkeypatch, tmp_path):

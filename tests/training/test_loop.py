@@ -13,6 +13,7 @@ from geof.data.link_splits import LeakError, random_link_split
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError, NonFiniteError
+from geof.signature import SignatureSettings
 from geof.training import (
     GraphTask,
     LinkTask,
@@ -38,12 +39,14 @@ def node_graph(labels: torch.Tensor | None = None) -> NodeGraph:
 
 
 def node_task(labels: torch.Tensor | None = None) -> NodeTask:
-    return NodeTask(node_graph(labels), random_node_split(40, 0), walk_length=3)
+    return NodeTask(node_graph(labels), random_node_split(40, 0), signature=SignatureSettings(3))
 
 
 def link_task() -> LinkTask:
     data = node_graph()
-    return LinkTask(data, random_link_split(data.graph.edge_index, 40, 0), walk_length=3)
+    return LinkTask(
+        data, random_link_split(data.graph.edge_index, 40, 0), signature=SignatureSettings(3)
+    )
 
 
 def graph_task(**options) -> GraphTask:
@@ -55,7 +58,7 @@ def graph_task(**options) -> GraphTask:
     part = torch.arange(30)
     split = GraphSplit(part[:18], part[18:24], part[24:], "fixed")
     data = GraphSet("toys", graphs, ("no", "yes"))
-    return GraphTask(data, split, **{"batch_size": 7, "walk_length": 3, **options})
+    return GraphTask(data, split, **{"batch_size": 7, "signature": SignatureSettings(3), **options})
 
 
 TASKS = {"node": node_task, "link": link_task, "graph": graph_task}
@@ -195,11 +198,10 @@ def test_unlabelled_nodes_cannot_be_split():
         NodeTask(node_graph(), NodeSplit(part[:30], part[30:45], part[45:], "too large"))
 
 
-def test_non_finite_loss_is_named():
-    task = node_task()
-    task.inputs.x[0, 0] = 1e38
-    with pytest.raises((NonFiniteError, DataError)):
-        run(task, epochs=60, learning_rate=1e30)
+@pytest.mark.parametrize("encoder", ["gcn", "geof"])
+def test_divergence_names_the_epoch(encoder):
+    with pytest.raises(NonFiniteError, match=r"Epoch \d+, step \d: Expected"):
+        run(node_task(), encoder=encoder, epochs=60, learning_rate=1e30)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,8 @@ def test_settings_are_checked(options, message):
 def test_unknown_encoder_and_option():
     with pytest.raises(ConfigError, match=r"'geoff'.*Did you mean 'geof'"):
         fit(node_task(), TrainSettings(epochs=1), encoder="geoff")
+    with pytest.raises(ConfigError, match=r"'model.temprature'.*Did you mean 'temperature'"):
+        fit(node_task(), TrainSettings(epochs=1), options={"temprature": 3})
     with pytest.raises(ConfigError, match="PyG's GCN"):
         fit(node_task(), TrainSettings(epochs=1), encoder="gcn", options={"depth": 3})
 

@@ -25,12 +25,15 @@ def positive(text: str) -> int:
 
 
 def require_new_folder(out: Path) -> Path:
-    """Return ``out`` if a run may be written there.
+    """Return ``out`` if a run may be written there: nothing, or a run that did not finish.
 
     Raises:
-        DataError: If something is there already.
+        DataError: If something else is there already.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not out.exists():
+        return out
+    unfinished = (out / "config.json").is_file() and not (out / "result.json").exists()
+    if not out.is_dir() or (any(out.iterdir()) and not unfinished):
         raise DataError(
             f"Expected '--out' to be a new or empty folder (got '{out}'). Name another one."
         )
@@ -57,6 +60,9 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to do with edge weights and features, which the model does not use",
     )
     more.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
+    more.add_argument(
+        "--raw-features", action="store_true", help="benchmark features without row normalisation"
+    )
 
 
 def require_one_source(options: argparse.Namespace) -> str:
@@ -73,7 +79,26 @@ def require_one_source(options: argparse.Namespace) -> str:
         raise ConfigError(f"Expected exactly one of {names} (got {got}).")
     if given[0] == "nodes" and options.edges is None:
         raise ConfigError("Expected '--edges FILE' beside '--nodes'.")
+    for name in _foreign(given[0]):
+        if getattr(options, name, None):
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(
+                f"Expected no '{flag}' beside '--{given[0]}', which has no use of it."
+            )
     return given[0]
+
+
+def _foreign(source: str) -> set[str]:
+    """Return the options that only other sources have a use of."""
+    own = {
+        "dataset": {"data_root", "raw_features"},
+        "nodes": {"edges", "id", "source", "target", "label", "drop", "pairs"},
+        "molecules": {"id", "label"},
+        "npz": {"pairs", "source", "target"},
+    }
+    if source == "dataset":
+        own["dataset"] |= {"pairs", "source", "target"}
+    return set().union(*own.values()) - own[source]
 
 
 def read_training_data(
@@ -82,9 +107,7 @@ def read_training_data(
     """Read labelled data, and the schema of its columns for tables of nodes."""
     source = require_one_source(options)
     if source == "dataset":
-        from geof.data.catalogue import load
-
-        return load(options.dataset, data_root=options.data_root), None
+        return load_benchmark(options), None
     if source == "npz":
         from geof.data.formats import from_npz
 
@@ -112,6 +135,15 @@ def read_training_data(
     )
 
 
+def load_benchmark(options: argparse.Namespace) -> NodeGraph | GraphSet:
+    """Load the benchmark the options name."""
+    from geof.data.catalogue import load
+
+    return load(
+        options.dataset, data_root=options.data_root, row_normalise=not options.raw_features
+    )
+
+
 def edge_options(options: argparse.Namespace) -> EdgeOptions:
     """Return how tables of edges and pairs are to be read."""
     return {
@@ -126,8 +158,12 @@ def _require_label(options: argparse.Namespace) -> None:
         raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
 
 
-def parse_overrides(pairs: Sequence[str], training: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Split ``KEY=VALUE`` words into training settings and ``model.KEY=VALUE`` options.
+def parse_overrides(
+    pairs: Sequence[str], training: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Split ``KEY=VALUE`` words into settings of training, of the model and of the signature.
+
+    The latter two are written ``model.KEY=VALUE`` and ``signature.KEY=VALUE``.
 
     Values are read as JSON where that is possible and as text otherwise.
 
@@ -136,6 +172,7 @@ def parse_overrides(pairs: Sequence[str], training: Sequence[str]) -> tuple[dict
     """
     settings: dict[str, Any] = {}
     model: dict[str, Any] = {}
+    signature: dict[str, Any] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator:
@@ -143,15 +180,21 @@ def parse_overrides(pairs: Sequence[str], training: Sequence[str]) -> tuple[dict
         value = _value(text)
         if key.startswith("model."):
             model[key.removeprefix("model.")] = tuple(value) if isinstance(value, list) else value
+        elif key.startswith("signature."):
+            signature[key.removeprefix("signature.")] = value
         elif key in training:
             settings[key] = value
         else:
-            valid = [*training, "model.OPTION"]
+            valid = [*training, "model.OPTION", "signature.OPTION"]
             raise ConfigError(f"Unknown setting {key!r}. " + nearest(key, valid))
-    return settings, model
+    return settings, model, signature
 
 
 def _value(text: str) -> Any:
+    """Read JSON, Python's spelling of its constants, or plain text."""
+    constants = {"True": True, "False": False, "None": None}
+    if text in constants:
+        return constants[text]
     try:
         return json.loads(text)
     except json.JSONDecodeError:

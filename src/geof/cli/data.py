@@ -25,6 +25,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         ("list", _run_list, None, "show the catalogue"),
         ("check", _run_check, "*", "compare raw files with the catalogue (exit code 1: not equal)"),
         ("prepare", _run_prepare, "*", "load into the cache"),
+        ("splits", _run_splits, "*", "write the ten splits of every setting, with their hashes"),
         ("fetch", _run_fetch, "+", "download raw files"),
     ):
         command = parts.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -37,6 +38,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
             command.add_argument(
                 "--markdown", action="store_true", help="print the page of the documentation"
             )
+        if name == "splits":
+            command.add_argument("--out", type=Path, required=True, help="folder to write to")
         if name == "fetch":
             command.add_argument(
                 "--force", action="store_true", help="replace files that are there"
@@ -106,6 +109,14 @@ def _run_prepare(options: argparse.Namespace) -> int:
     cells = [(row.name, *_sizes(row.measured), f"{row.seconds:.2f}") for row in rows]
     _print_table(("name", *_SIZES, "seconds"), cells)
     _print_remarks((row.name, " ".join(row.notes)) for row in rows)
+    return 0
+
+
+def _run_splits(options: argparse.Namespace) -> int:
+    from geof.data.provision import write_splits
+
+    rows = write_splits(options.names, options.out, options.data_root)
+    print(f"{len(rows)} splits and splits.json: {options.out}")
     return 0
 
 

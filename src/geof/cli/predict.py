@@ -8,7 +8,13 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.arguments import add_source_arguments, edge_options, require_one_source
+from geof.cli.arguments import (
+    add_source_arguments,
+    edge_options,
+    load_benchmark,
+    positive,
+    require_one_source,
+)
 from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -28,6 +34,12 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of 'geof train'")
     add_source_arguments(parser)
     parser.add_argument("--pairs", type=Path, metavar="FILE", help="candidate pairs of nodes")
+    parser.add_argument(
+        "--piece-size",
+        type=positive,
+        metavar="N",
+        help="compute nodes in pieces of N neighbours, for graphs that fill the memory",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".csv or .parquet")
     parser.set_defaults(run=run)
 
@@ -45,13 +57,18 @@ def run(options: argparse.Namespace) -> int:
     if options.out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"Expected '--out' to end in .csv or .parquet (got '{options.out}').")
     opened = Run.open(options.folder)
+    if (options.pairs is not None) != (opened.spec.task == "link"):
+        raise ConfigError(
+            "Expected '--pairs FILE' with a run of the link task and with no other (got a run of "
+            f"the {opened.spec.task} task)."
+        )
     data = _read(options, opened)
     from geof.data.records import GraphSet
 
     if isinstance(data, GraphSet):
         table = table_of(predict_graphs(opened, data), ["id"])
     elif options.pairs is None:
-        table = table_of(predict_nodes(opened, data), ["id"])
+        table = table_of(predict_nodes(opened, data, options.piece_size), ["id"])
     else:
         from geof.data.tables import read_pairs
 
@@ -93,9 +110,7 @@ def _read(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
             edge_columns=options.edge_columns,
             allow_singletons=True,
         )
-    from geof.data.catalogue import load
-
-    return load(options.dataset, data_root=options.data_root)
+    return load_benchmark(options)
 
 
 def _write(out: Path, table: dict[str, list[Any]]) -> None:

@@ -19,7 +19,9 @@ from geof.data.catalogue import CATALOGUE, Benchmark, RawFile, Statistics, find,
 from geof.errors import DataError, GeofError
 
 if TYPE_CHECKING:
+    from geof.data.link_splits import LinkSplit
     from geof.data.records import GraphSet, NodeGraph
+    from geof.data.splits import IndexSplit
 
 Status: TypeAlias = Literal["ok", "incomplete", "differs", "missing", "failed"]
 
@@ -177,6 +179,63 @@ def fetch(
             f"Expected to write raw files below '{place}', but {error}. Check the path, the "
             "permissions and the free space."
         ) from error
+
+
+@dataclass(frozen=True)
+class SplitRow:
+    """One of the ten splits of one of the eighteen settings."""
+
+    dataset: str
+    task: str
+    number: int
+    hash: str
+    file: str
+
+
+def write_splits(
+    names: Iterable[str], out: Path, data_root: Path | str | None = None
+) -> list[SplitRow]:
+    """Write the ten splits of every setting of some datasets, with an index of their hashes.
+
+    Args:
+        names: Datasets (default: all).
+        out: Folder to write to; ``splits.json`` in it lists what was written.
+        data_root: Folder of raw files.
+    """
+    from geof.data.catalogue import load
+    from geof.data.files import write_json
+    from geof.data.split_files import DatasetIdentity
+
+    rows = []
+    for benchmark in _chosen(names):
+        data = load(benchmark.name, data_root=data_root)
+        identity = DatasetIdentity.of(data)
+        for task, splits in _splits_of(data).items():
+            for number, split in enumerate(splits):
+                file = f"{benchmark.name}-{task}-{number}.npz"
+                split.save(out / file, identity)
+                rows.append(SplitRow(benchmark.name, task, number, split.hash, file))
+    write_json(out / "splits.json", [dataclasses.asdict(row) for row in rows])
+    return rows
+
+
+def _splits_of(data: NodeGraph | GraphSet) -> dict[str, Sequence[IndexSplit | LinkSplit]]:
+    """Return the ten splits of each task the paper does with the data."""
+    import torch
+
+    from geof.data.link_splits import random_link_split
+    from geof.data.records import GraphSet
+    from geof.data.splits import SEEDS, random_node_split, stratified_folds
+
+    if isinstance(data, GraphSet):
+        labels = torch.cat([graph.y.view(-1) for graph in data.graphs])
+        return {"graph": stratified_folds(labels, 0)}
+    graph = data.graph
+    size, labelled = graph.num_nodes, graph.y >= 0
+    return {
+        "node": [random_node_split(size, seed, nodes=labelled) for seed in SEEDS],
+        "link": [random_link_split(graph.edge_index, size, seed) for seed in SEEDS],
+    }
 
 
 def exit_code(rows: Sequence[CheckRow]) -> int:

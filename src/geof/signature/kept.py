@@ -1,12 +1,17 @@
-"""Signatures kept in the cache, under a key of the edges and of every setting."""
+"""Signatures as settings ask for them, kept in the cache when they are exact and costly."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
-from geof.signature.structural import Degree, StructuralSignature, structural_signature
+from geof.errors import ConfigError, nearest
+from geof.signature.structural import Degree, Method, StructuralSignature, structural_signature
 
 VERSION = 1
 """Raised whenever the computed values change."""
@@ -15,26 +20,50 @@ WORTH_KEEPING = 1e8
 """Nodes times edges below which computing is quicker than reading."""
 
 
+@dataclass(frozen=True)
+class SignatureSettings:
+    """Arguments of :func:`structural_signature` that a run decides and records."""
+
+    walk_length: int = 16
+    degree: Degree = "max"
+    method: Method = "exact"
+    probes: int = 256
+    seed: int = 0
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> SignatureSettings:
+        """Build from keywords, refusing an unknown one.
+
+        Raises:
+            ConfigError: Naming the nearest valid keyword.
+        """
+        valid = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in valid:
+                raise ConfigError(f"Unknown setting 'signature.{name}'. " + nearest(name, valid))
+        return cls(**options)
+
+
 def kept_signature(
     edge_index: Tensor,
     num_nodes: int,
+    settings: SignatureSettings | None = None,
     *,
-    walk_length: int = 16,
-    degree: Degree = "max",
     batch: Tensor | None = None,
 ) -> StructuralSignature:
-    """Return the exact :func:`structural_signature`, from the cache when it was computed before.
+    """Return the :func:`structural_signature`, an exact one from the cache when it is there.
 
-    Small graphs are computed anew: nothing is written for them.
+    Small graphs are computed anew, and so are estimates: nothing is written for them.
     """
+    settings = settings or SignatureSettings()
 
     def compute() -> StructuralSignature:
-        return structural_signature(
-            edge_index, num_nodes, walk_length=walk_length, degree=degree, batch=batch
-        )
+        return structural_signature(edge_index, num_nodes, batch=batch, **asdict(settings))
 
-    if num_nodes * edge_index.size(1) < WORTH_KEEPING:
+    worth = num_nodes * edge_index.size(1) >= WORTH_KEEPING
+    if settings.method != "exact" or not worth:
         return compute()
+    walk_length, degree = settings.walk_length, settings.degree
     inputs = {"edge_index": edge_index, "nodes": torch.tensor([num_nodes])}
     if batch is not None:
         inputs["batch"] = batch

@@ -106,6 +106,7 @@ def fit(
     preset: str = "custom",
     out: Path | None = None,
     record: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
 ) -> tuple[Network, Result]:
     """Train a network and read its test metric once, at the epoch validation chose.
@@ -118,6 +119,7 @@ def fit(
         preset: Name of the preset the settings come from, for the record.
         out: Run folder to write, or ``None``.
         record: More to write into the run's ``config.json``.
+        files: More files to write into the run folder, by name.
         on_epoch: Called after every epoch.
 
     Raises:
@@ -134,8 +136,10 @@ def fit(
     )
     network = Network(spec)
     if out is not None:
-        write_json(out / "config.json", _config(task, settings, spec, preset, record or {}))
+        write_json(out / "config.json", _config(task, settings, network.spec, preset, record or {}))
         task.save_split(out / "split.npz")
+        for name, content in (files or {}).items():
+            write_atomically(out / name, content)
     best, reports, seconds = _train(network, task, settings, on_epoch)
     network.load_state_dict(best.weights)
     test = _evaluate(network, task)
@@ -238,6 +242,7 @@ def _config(
         "training": asdict(settings),
         "signature": task.signature.describe(),
         "selection": SELECTION,
+        **task.record(),
         "versions": {
             "geof": __version__,
             "python": platform.python_version(),

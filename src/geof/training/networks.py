@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
@@ -41,13 +42,34 @@ class NetworkSpec:
         return {**asdict(self), "options": dict(self.options)}
 
 
+def geof_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of :class:`~geof.model.GeoF`, given or by default.
+
+    Raises:
+        ConfigError: For an option it does not have, naming the nearest.
+    """
+    own = {
+        name: parameter.default
+        for name, parameter in inspect.signature(GeoF).parameters.items()
+        if name not in ("in_channels", "signature_channels")
+    }
+    for name in options:
+        if name not in own:
+            raise ConfigError(f"Unknown option 'model.{name}' of GeoF. " + nearest(name, own))
+    chosen = {**own, **options}
+    if isinstance(chosen["log_scale_bounds"], list):  # as JSON writes a pair
+        chosen["log_scale_bounds"] = tuple(chosen["log_scale_bounds"])
+    return chosen
+
+
 class GeoFEncoder(nn.Module):
     """GeoF behind the common contract: :class:`GraphInputs` to ``(n, out_channels)``."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
+        self.options = geof_options(spec.options)
         self.geof = GeoF(
-            spec.in_channels, signature_channels=spec.signature_channels, **spec.options
+            spec.in_channels, signature_channels=spec.signature_channels, **self.options
         )
         self.out_channels = self.geof.hidden_channels
 
@@ -62,12 +84,12 @@ class GcnEncoder(nn.Module):
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
-        options = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5, **spec.options}
+        self.options = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5, **spec.options}
         try:
-            self.gcn = GCN(spec.in_channels, **options)
-        except TypeError as error:
+            self.gcn = GCN(spec.in_channels, **self.options)
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"Expected options of PyG's GCN ({error}).") from error
-        self.out_channels = int(options["hidden_channels"])
+        self.out_channels = int(self.options["hidden_channels"])
 
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the last layer's states."""
@@ -98,6 +120,7 @@ class Network(nn.Module):
                 + nearest(spec.encoder, ENCODERS)
             )
         self.encoder = ENCODERS[spec.encoder](spec)
+        self.spec = replace(spec, options=self.encoder.options)  # defaults written out
         width = self.encoder.out_channels
         self.readout: nn.Module
         if spec.task == "node":

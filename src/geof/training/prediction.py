@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
 from geof.data.records import GraphSet, NodeGraph
-from geof.errors import DataError, ShapeError
+from geof.errors import ConfigError, DataError, ShapeError
 from geof.model.graph_inputs import GraphInputs
-from geof.signature import kept_signature
+from geof.model.inference import evolve_in_pieces
+from geof.signature import SignatureSettings, kept_signature
 from geof.training.checkpoint import load_checkpoint
-from geof.training.networks import Network, NetworkSpec
+from geof.training.networks import GeoFEncoder, Network, NetworkSpec
 from geof.training.tasks import batch_inputs, sign_graphs
 
 
@@ -29,16 +30,14 @@ class Run:
         network: With the chosen epoch's parameters, in evaluation mode.
         spec: What it was built from.
         class_names: The label of each class index.
-        walk_length: Longest walk of its signatures.
-        degree: How its signatures scale degrees.
+        signature: How its signatures are computed.
         folder: Where it was read from.
     """
 
     network: Network
     spec: NetworkSpec
     class_names: tuple[str, ...]
-    walk_length: int
-    degree: Literal["max", "log"]
+    signature: SignatureSettings
     folder: Path
 
     @classmethod
@@ -51,17 +50,20 @@ class Run:
         try:
             config = json.loads((folder / "config.json").read_text())
             spec = NetworkSpec(**config["network"])
-            signature = config["signature"]
+            signature = _signature_settings(config["signature"])
             names = tuple(str(name) for name in config.get("class_names", ()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"Expected a run folder of 'geof train' at '{folder}' ({error}). Check the path."
             ) from error
-        network = Network(spec)
+        try:
+            network = Network(spec)
+        except ConfigError as error:
+            raise DataError(f"Expected '{folder}' to describe a network ({error}).") from error
         load_checkpoint(folder / "checkpoint.safetensors", network)
         network.eval()
         names = names or tuple(map(str, range(spec.num_classes)))
-        return cls(network, spec, names, signature["walk_length"], signature["degree"], folder)
+        return cls(network, spec, names, signature, folder)
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,29 @@ class Predictions:
 
 
 @torch.no_grad()
-def predict_nodes(run: Run, data: NodeGraph) -> Predictions:
-    """Return the class probabilities of every node of a graph."""
+def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> Predictions:
+    """Return the class probabilities of every node of a graph.
+
+    Args:
+        run: Trained for the node task.
+        data: The graph.
+        piece_size: For graphs that fill the memory: compute in pieces of so many neighbours, see
+            :func:`geof.model.inference.evolve_in_pieces`. GeoF only.
+    """
     _require_task(run, "node")
-    logits = run.network(_inputs(run, data))
+    inputs = _inputs(run, data)
+    encoder = run.network.encoder
+    if piece_size is None:
+        logits = run.network(inputs)
+    elif isinstance(encoder, GeoFEncoder):
+        states = evolve_in_pieces(
+            encoder.geof, inputs.x, inputs.edges, inputs.signature, piece_size=piece_size
+        )
+        logits = run.network.readout(states)
+    else:
+        raise ConfigError(
+            f"Expected a GeoF run for 'piece_size' (got {run.spec.encoder!r}). Leave it out."
+        )
     ids = data.node_ids or tuple(map(str, range(data.graph.num_nodes)))
     return Predictions(tuple((name,) for name in ids), run.class_names, logits.softmax(-1))
 
@@ -113,7 +134,7 @@ def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictio
     if not data.graphs:
         return Predictions(named, run.class_names, torch.empty(0, len(run.class_names)))
     _require_width(run, data.graphs[0].x)
-    _, graphs = sign_graphs(data.graphs, run.walk_length, run.degree)
+    _, graphs = sign_graphs(data.graphs, run.signature)
     logits = [
         run.network(batch_inputs(Batch.from_data_list(graphs[start : start + batch_size])))
         for start in range(0, len(graphs), batch_size)
@@ -121,12 +142,16 @@ def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictio
     return Predictions(named, run.class_names, torch.cat(logits).softmax(-1))
 
 
+def _signature_settings(record: Mapping[str, Any]) -> SignatureSettings:
+    """Return the settings behind a signature's record; exact ones have no probes and no seed."""
+    names = ("walk_length", "degree", "method", "probes", "seed")
+    return SignatureSettings(**{n: record[n] for n in names if record[n] is not None})
+
+
 def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
     graph = data.graph
     _require_width(run, graph.x)
-    signature = kept_signature(
-        graph.edge_index, graph.num_nodes, walk_length=run.walk_length, degree=run.degree
-    )
+    signature = kept_signature(graph.edge_index, graph.num_nodes, run.signature)
     return GraphInputs.build(graph.x, graph.edge_index, signature.values)
 
 

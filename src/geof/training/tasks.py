@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from geof.data.split_files import DatasetIdentity
 from geof.data.splits import IndexSplit
 from geof.errors import DataError
 from geof.model.graph_inputs import GraphInputs
-from geof.signature import StructuralSignature, kept_signature
+from geof.signature import SignatureSettings, StructuralSignature, kept_signature
 from geof.training.networks import Network, TaskKind
 from geof.training.objectives import (
     accuracy,
@@ -74,6 +74,10 @@ class Task(ABC):
     num_classes: int
     signature: StructuralSignature
 
+    def record(self) -> dict[str, Any]:
+        """Return what else of the protocol a run must remember."""
+        return {}
+
     @abstractmethod
     def save_split(self, path: Path) -> None:
         """Write the split to a file that fits this data only."""
@@ -93,25 +97,25 @@ class NodeTask(Task):
     Args:
         data: The graph.
         split: Which nodes train, validate and test; all labelled.
-        walk_length: Longest walk of the structural signature.
+        signature: How to compute the structural signatures.
     """
 
     kind = "node"
     metric = "accuracy"
 
-    def __init__(self, data: NodeGraph, split: IndexSplit, *, walk_length: int = 16) -> None:
+    def __init__(
+        self, data: NodeGraph, split: IndexSplit, *, signature: SignatureSettings | None = None
+    ) -> None:
         self.data = data
         self.split = split
         graph = data.graph
-        for part in (split.train, split.validation, split.test):
-            if part.numel() and (
-                int(part.max()) >= graph.num_nodes or bool((graph.y[part] < 0).any())
-            ):
-                raise DataError(
-                    f"Expected every node of split '{split.name}' to be a labelled node of "
-                    f"'{data.name}'. Make the split from the labelled nodes alone."
-                )
-        self.signature = kept_signature(graph.edge_index, graph.num_nodes, walk_length=walk_length)
+        chosen = torch.cat([split.train, split.validation, split.test])
+        if int(chosen.max()) >= graph.num_nodes or bool((graph.y[chosen] < 0).any()):
+            raise DataError(
+                f"Expected every node of split '{split.name}' to be a labelled node of "
+                f"'{data.name}'. Make the split from the labelled nodes alone."
+            )
+        self.signature = kept_signature(graph.edge_index, graph.num_nodes, signature)
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(graph.x.size(1)), data.num_classes
@@ -140,20 +144,22 @@ class LinkTask(Task):
     Args:
         data: The graph.
         split: Which pairs train, validate and test.
-        walk_length: Longest walk of the structural signature.
+        signature: How to compute the structural signatures.
     """
 
     kind = "link"
     metric = "roc_auc"
     num_classes = 2
 
-    def __init__(self, data: NodeGraph, split: LinkSplit, *, walk_length: int = 16) -> None:
+    def __init__(
+        self, data: NodeGraph, split: LinkSplit, *, signature: SignatureSettings | None = None
+    ) -> None:
         self.data = data
         self.split = split
         graph, edge_index = data.graph, split.message_edges
         check_no_leak(split, edge_index, edge_index, graph.edge_index)
         self.leak_checked = True
-        self.signature = kept_signature(edge_index, graph.num_nodes, walk_length=walk_length)
+        self.signature = kept_signature(edge_index, graph.num_nodes, signature)
         self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels = int(graph.x.size(1))
@@ -192,7 +198,7 @@ class GraphTask(Task):
         metric: ``"accuracy"``, or ``"roc_auc"`` for two classes.
         batch_size: Graphs per optimiser step.
         seed: Seed of the order in which graphs are seen; each epoch has its own order.
-        walk_length: Longest walk of the structural signature.
+        signature: How to compute the structural signatures.
     """
 
     kind = "graph"
@@ -205,7 +211,7 @@ class GraphTask(Task):
         metric: Literal["accuracy", "roc_auc"] = "accuracy",
         batch_size: int = 64,
         seed: int = 0,
-        walk_length: int = 16,
+        signature: SignatureSettings | None = None,
     ) -> None:
         require_positive("batch_size", batch_size)
         if metric == "roc_auc" and data.num_classes != 2:
@@ -217,7 +223,11 @@ class GraphTask(Task):
         self.batch_size, self.seed = batch_size, seed
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(data.graphs[0].x.size(1)), data.num_classes
-        self.signature, self._graphs = sign_graphs(data.graphs, walk_length)
+        self.signature, self._graphs = sign_graphs(data.graphs, signature)
+
+    def record(self) -> dict[str, Any]:
+        """Return batch size and the seed of the order."""
+        return {"batch_size": self.batch_size, "order_seed": self.seed}
 
     def save_split(self, path: Path) -> None:
         """Write the split."""
@@ -246,7 +256,7 @@ class GraphTask(Task):
 
 
 def sign_graphs(
-    graphs: Sequence[Data], walk_length: int, degree: Literal["max", "log"] = "max"
+    graphs: Sequence[Data], settings: SignatureSettings | None = None
 ) -> tuple[StructuralSignature, list[Data]]:
     """Return the signatures of all graphs, one after another, and each graph with its own."""
     graphs = list(graphs)  # a packed set makes each graph anew whenever it is asked for
@@ -256,9 +266,8 @@ def sign_graphs(
     signature = kept_signature(
         torch.cat(edges, dim=1),
         int(sizes.sum()),
+        settings,
         batch=torch.repeat_interleave(torch.arange(len(sizes)), sizes),
-        walk_length=walk_length,
-        degree=degree,
     )
     own = signature.values.split(sizes.tolist())
     signed = [
