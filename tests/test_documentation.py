@@ -52,14 +52,3 @@ def test_the_page_of_benchmarks_is_the_catalogue():
     from geof.cli.data import catalogue_page
 
     assert (ROOT / "docs" / "data.md").read_text() == catalogue_page()
-
-
-def test_own_data_examples_run_one_after_another(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "own-data.md").read_text()
-    namespace: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        if "read_molecules" in block:
-            pytest.importorskip("rdkit")
-        exec(block, namespace)
-    assert namespace
