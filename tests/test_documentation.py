@@ -21,6 +21,14 @@ def test_readme_examples_run_one_after_another(capsys):
     assert namespace["trust"].sum().item() == pytest.approx(1, abs=1e-5)
 
 
+def test_large_graph_examples_run_one_after_another(capsys):
+    text = (ROOT / "docs" / "large-graphs.md").read_text()
+    namespace: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, namespace)
+    assert namespace["whole"].allclose(namespace["pieces"], atol=1e-4)
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run"])
 def test_make_targets_exist(document):
     named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / document).read_text()))

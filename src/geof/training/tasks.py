@@ -55,6 +55,8 @@ class Task(ABC):
     """What the training loop needs to know.
 
     Attributes:
+        data: What is learned from.
+        split: What trains, validates and tests.
         kind: Node, link or graph.
         metric: The metric that chooses the epoch.
         dataset: Name of the data.
@@ -65,6 +67,8 @@ class Task(ABC):
         signature: The structural signatures and how they were made.
     """
 
+    data: NodeGraph | GraphSet
+    split: IndexSplit | LinkSplit
     kind: TaskKind
     metric: str
     dataset: str
@@ -78,9 +82,9 @@ class Task(ABC):
         """Return what else of the protocol a run must remember."""
         return {}
 
-    @abstractmethod
     def save_split(self, path: Path) -> None:
         """Write the split to a file that fits this data only."""
+        self.split.save(path, DatasetIdentity.of(self.data))
 
     @abstractmethod
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
@@ -100,6 +104,8 @@ class NodeTask(Task):
         signature: How to compute the structural signatures.
     """
 
+    data: NodeGraph
+    split: IndexSplit
     kind = "node"
     metric = "accuracy"
 
@@ -119,10 +125,6 @@ class NodeTask(Task):
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(graph.x.size(1)), data.num_classes
-
-    def save_split(self, path: Path) -> None:
-        """Write the split."""
-        self.split.save(path, DatasetIdentity.of(self.data))
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13)."""
@@ -147,6 +149,8 @@ class LinkTask(Task):
         signature: How to compute the structural signatures.
     """
 
+    data: NodeGraph
+    split: LinkSplit
     kind = "link"
     metric = "roc_auc"
     num_classes = 2
@@ -163,10 +167,6 @@ class LinkTask(Task):
         self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels = int(graph.x.size(1))
-
-    def save_split(self, path: Path) -> None:
-        """Write the split."""
-        self.split.save(path, DatasetIdentity.of(self.data))
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the one loss of an epoch, with negatives of its own, Eq. (15)."""
@@ -201,6 +201,8 @@ class GraphTask(Task):
         signature: How to compute the structural signatures.
     """
 
+    data: GraphSet
+    split: IndexSplit
     kind = "graph"
 
     def __init__(
@@ -228,10 +230,6 @@ class GraphTask(Task):
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order."""
         return {"batch_size": self.batch_size, "order_seed": self.seed}
-
-    def save_split(self, path: Path) -> None:
-        """Write the split."""
-        self.split.save(path, DatasetIdentity.of(self.data))
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
