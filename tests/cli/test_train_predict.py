@@ -89,7 +89,8 @@ def test_molecules_from_table_to_table(tmp_path):
     table.write_text("smiles,active,name\n" + "\n".join(lines) + "\n")
     source = ["--molecules", str(table), "--id", "name"]
     assert main(["train", *source, "--label", "active", "--out", str(run), *QUICK]) == 0
-    assert main(["predict", str(run), *source, "--out", str(out)]) == 0
+    # The column of identifiers is remembered.
+    assert main(["predict", str(run), "--molecules", str(table), "--out", str(out)]) == 0
     parquet = pytest.importorskip("pyarrow.parquet")
     assert parquet.read_table(out).column("id").to_pylist() == [f"mol{i}" for i in range(40)]
 
@@ -227,4 +228,4 @@ def test_predicting_the_wrong_task_is_refused(tables, tmp_path, capsys):
     assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK]) == 0
     out = str(tmp_path / "p.csv")
     assert main(["predict", str(run), *tables, "--pairs", str(pairs), "--out", out]) == 1
-    assert "the link task" in capsys.readouterr().err
+    assert "takes a run of the link task" in capsys.readouterr().err

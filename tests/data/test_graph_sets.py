@@ -275,7 +275,7 @@ def test_without_rdkit_the_remedy_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     write_bbbp(tmp_path, "1,a,1,C")
-    with pytest.raises(DataError, match=r"pip install 'geof\[molecules\]'"):
+    with pytest.raises(DataError, match="pip install rdkit"):
         load_graph_set(CATALOGUE["BBBP"], tmp_path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from geof import GeoF, GeoFConv, LinkReadout
+from geof import GeoF, GeoFConv, LinkReadout, structural_signature
 from geof.errors import ConfigError, DataError, DtypeError, GeofError, ShapeError
 from geof.kernels import Neighbourhoods
 from tests.graphs import random_sample
@@ -32,6 +32,7 @@ def replaced(tensor: torch.Tensor, value: float) -> torch.Tensor:
         (X.double(), EDGES, U, DtypeError, r"'x'.*torch.float32 \(got torch.float64\)"),
         (X.long(), EDGES, U, DtypeError, r"'x'.*got torch.int64"),
         (X.numpy(), EDGES, U, DtypeError, r"'x'.*torch.Tensor.*ndarray.*as_tensor"),
+        (X, EDGES, structural_signature(EDGES[:, :0], 9), DtypeError, r"'signature'.*\.values"),
         (replaced(X, float("nan")), EDGES, U, DataError, r"'x' to be finite.*1 of 9.*row 4"),
         (replaced(X, float("inf")), EDGES, U, DataError, r"'x' to be finite.*row 4"),
         (X, EDGES, U[:, :2], ShapeError, r"'signature' to have shape \(num_nodes, 3\)"),

@@ -52,7 +52,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument("--id", metavar="COLUMN", help="column of identifiers")
     more.add_argument("--source", metavar="COLUMN", help="first column of edges or pairs")
     more.add_argument("--target", metavar="COLUMN", help="second column of edges or pairs")
-    more.add_argument("--smiles", default="smiles", metavar="COLUMN", help="default: smiles")
+    more.add_argument("--smiles", metavar="COLUMN", help="column of SMILES (default: smiles)")
     more.add_argument(
         "--edge-columns",
         choices=("refuse", "ignore"),
@@ -117,7 +117,10 @@ def read_training_data(
 
         _require_label(options)
         data = read_molecules(
-            options.molecules, smiles=options.smiles, label=options.label, id_column=options.id
+            options.molecules,
+            smiles=options.smiles or "smiles",
+            label=options.label,
+            id_column=options.id,
         )
         return data, None
     from geof.data.tables import read_node_table

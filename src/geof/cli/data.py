@@ -52,14 +52,12 @@ def _run_list(options: argparse.Namespace) -> int:
     if options.markdown:
         print(catalogue_page(), end="")
         return 0
-    there = {True: "yes", False: "no", None: "?"}
+    there = {True: "yes", False: "no", None: ""}
     rows = list_benchmarks(options.data_root)
     cells = [
-        (b.name, *_sizes(b.expected), ", ".join(b.metrics), b.licence, there[row.present])
-        for row in rows
-        for b in (row.benchmark,)
+        (b.name, *_sizes(b.expected), there[row.present]) for row in rows for b in (row.benchmark,)
     ]
-    _print_table(("name", *_SIZES, "metric", "licence", "files"), cells)
+    _print_table(("name", *_SIZES, "files"), cells)
     _print_remarks((row.benchmark.name, row.benchmark.difference) for row in rows)
     return 0
 
@@ -145,7 +143,9 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in _NUMBERS else "left"
-        table.add_column(name, justify=justify, no_wrap=name == "name", overflow="fold")
+        table.add_column(
+            name, justify=justify, no_wrap=name == "name" or name in _NUMBERS, overflow="fold"
+        )
     for row in rows:
         table.add_row(*row)
     Console(markup=False).print(table)

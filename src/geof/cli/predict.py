@@ -59,8 +59,10 @@ def run(options: argparse.Namespace) -> int:
     opened = Run.open(options.folder)
     if (options.pairs is not None) != (opened.spec.task == "link"):
         raise ConfigError(
-            "Expected '--pairs FILE' with a run of the link task and with no other (got a run of "
-            f"the {opened.spec.task} task)."
+            "Expected '--pairs FILE', the pairs to score: this is a run of the link task."
+            if options.pairs is None
+            else "Expected no '--pairs': scoring them takes a run of the link task (got one of the "
+            f"{opened.spec.task} task)."
         )
     data = _read(options, opened)
     from geof.data.records import GraphSet
@@ -88,7 +90,11 @@ def _read(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
     if source == "molecules":
         from geof.data.molecules_table import read_molecules
 
-        return read_molecules(options.molecules, smiles=options.smiles, id_column=options.id)
+        return read_molecules(
+            options.molecules,
+            smiles=options.smiles or opened.columns.get("smiles") or "smiles",
+            id_column=options.id or opened.columns.get("id"),
+        )
     if source == "nodes":
         from geof.data.columns import ColumnEncoder
         from geof.data.tables import encode_new_graph
@@ -132,7 +138,7 @@ def _parquet(table: dict[str, list[Any]]) -> bytes:
         import pyarrow.parquet
     except ImportError as error:
         raise DataError(
-            "Expected pyarrow for '.parquet' files. Install it with pip install 'geof[tables]', or "
+            "Expected pyarrow for '.parquet' files. Install it with pip install pyarrow, or "
             "write '.csv'."
         ) from error
     buffer = io.BytesIO()

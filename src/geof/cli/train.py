@@ -38,7 +38,9 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         help="what to do with missing numbers (default: error)",
     )
     parser.add_argument("--task", choices=("node", "link", "graph"), help="default: by the data")
-    parser.add_argument("--model", default="geof", help="encoder: geof or gcn (default: geof)")
+    parser.add_argument(
+        "--model", choices=("geof", "gcn"), default="geof", help="encoder (default: geof)"
+    )
     parser.add_argument(
         "--split", default="0", help="number of the split or fold, or 'scaffold' (default: 0)"
     )
@@ -75,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
     task = build_task(data, options, signing)
+    console.print(_describe(data, task), soft_wrap=True, markup=False, highlight=False)
     with training_meter(console, settings.epochs, quiet=options.quiet) as meter:
         meter.start(f"{task.dataset}: {options.model}, {task.kind} task, {task.split_name}")
         _, result = fit(
@@ -86,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
             record={
                 "data": {"content_hash": data.content_hash, "notes": notes},
                 "class_names": list(data.class_names),
+                "columns": {"id": options.id, "smiles": options.smiles},
             },
             files={} if encoder is None else {"columns.json": encoder.to_json().encode()},
             on_epoch=meter.epoch,
@@ -97,6 +101,18 @@ def run(options: argparse.Namespace) -> int:
     )
     console.print(f"Run folder: {out.resolve()}", soft_wrap=True, markup=False, highlight=False)
     return 0
+
+
+def _describe(data: NodeGraph | GraphSet, task: Task) -> str:
+    """Say what is about to be learned from what."""
+    from geof.data.records import GraphSet
+
+    y = [int(g.y) for g in data.graphs] if isinstance(data, GraphSet) else data.graph.y.tolist()
+    counts = ", ".join(f"{name} {y.count(i)}" for i, name in enumerate(data.class_names))
+    sizes = "/".join(
+        str(part.size(-1)) for part in (task.split.train, task.split.validation, task.split.test)
+    )
+    return f"{task.in_channels} features; classes: {counts or 'none'}; split {sizes}"
 
 
 def _unused(data: NodeGraph | GraphSet) -> list[str]:

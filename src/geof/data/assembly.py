@@ -136,7 +136,8 @@ def edge_columns_note(names: Iterable[str], where: str, options: ReadOptions) ->
     if listed and policy == "refuse":
         raise DataError(
             f"Expected edges without weights or features in {where} (got {listed}): the model does "
-            "not use them yet. Drop them explicitly with edge_columns='ignore'."
+            "not use them yet. Drop them explicitly with edge_columns='ignore' "
+            "(--edge-columns ignore)."
         )
     return [f"Edge columns ignored on request: {listed}."] if listed else []
 

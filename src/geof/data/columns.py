@@ -350,7 +350,7 @@ def _values(table: Table, name: str, kind: Kind, missing: Missing) -> NDArray[np
         elif missing == "error":
             raise DataError(
                 f"Expected {wanted} in column {name!r} (got an empty cell at {table.place(row)}). "
-                "Fill it in, or choose missing='mean' when fitting."
+                "Fill it in, or choose missing='mean' (--missing mean) when fitting."
             )
     return values
 

@@ -103,8 +103,7 @@ def rdkit_version() -> str:
         return importlib.metadata.version("rdkit")
     except importlib.metadata.PackageNotFoundError as error:
         raise DataError(
-            "Expected RDKit for reading SMILES (it is not installed). Run "
-            "pip install 'geof[molecules]'."
+            "Expected RDKit for reading SMILES (it is not installed). Run pip install rdkit."
         ) from error
 
 

@@ -120,9 +120,7 @@ def _read_parquet(file: File) -> Table:
     try:
         arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
     except ImportError as error:
-        raise DataError(
-            f"Expected pyarrow to read '{file}'. Run: pip install 'geof[tables]'"
-        ) from error
+        raise DataError(f"Expected pyarrow to read '{file}'. Run: pip install pyarrow") from error
     try:
         with open(file, "rb") as stream:
             content = parquet.ParquetFile(stream).read()

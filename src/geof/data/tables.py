@@ -174,7 +174,7 @@ def _id_column(table: Table, chosen: str | None, label: str | None) -> str:
     if name == label:
         raise ConfigError(
             f"Expected identifiers and labels in different columns of '{table.source}' (got "
-            f"{name!r} for both). Name the identifiers with id_column."
+            f"{name!r} for both). Name the identifiers with id_column= (--id)."
         )
     return name
 

@@ -14,7 +14,7 @@ def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) ->
     if not isinstance(value, Tensor):
         raise DtypeError(
             f"Expected '{name}' to be a torch.Tensor (got {type(value).__name__}). "
-            f"Convert it with torch.as_tensor."
+            + ("Pass its .values." if hasattr(value, "values") else "Use torch.as_tensor.")
         )
     if value.dim() != 2 or value.size(1) != channels:
         raise ShapeError(
@@ -23,7 +23,8 @@ def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) ->
     if value.dtype != dtype:
         raise DtypeError(
             f"Expected '{name}' to have the model's dtype {dtype} (got {value.dtype}). "
-            f"Use {name}.to({dtype}), or model.to({value.dtype}) when that is a float type."
+            f"Use {name}.to({dtype})"
+            + (f", or model.to({value.dtype})." if value.is_floating_point() else ".")
         )
 
 

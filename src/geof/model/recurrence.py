@@ -250,6 +250,7 @@ class GeoFConv(Recurrence):
     >>> x, coordinates = conv(torch.randn(3, 16), edge_index)
     >>> x.shape, coordinates.shape
     (torch.Size([3, 16]), torch.Size([3, 4, 10]))
+    >>> x, coordinates = conv(x, edge_index, coordinates)  # a second step, or a second layer
     >>> h = conv.environment(x, coordinates)  # the states in shared coordinates, for a readout
     """
 
@@ -279,7 +280,6 @@ class GeoFConv(Recurrence):
         self,
         x: Tensor,
         edge_index: Tensor | Neighbourhoods,
-        *,
         coordinates: Tensor | None = None,
         signature: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:

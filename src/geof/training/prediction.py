@@ -32,6 +32,7 @@ class Run:
         class_names: The label of each class index.
         signature: How its signatures are computed.
         folder: Where it was read from.
+        columns: Names of the columns of identifiers and SMILES it was trained with.
     """
 
     network: Network
@@ -39,6 +40,7 @@ class Run:
     class_names: tuple[str, ...]
     signature: SignatureSettings
     folder: Path
+    columns: Mapping[str, str | None]
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -63,7 +65,8 @@ class Run:
         load_checkpoint(folder / "checkpoint.safetensors", network)
         network.eval()
         names = names or tuple(map(str, range(spec.num_classes)))
-        return cls(network, spec, names, signature, folder)
+        columns = dict(config.get("columns", {}))
+        return cls(network, spec, names, signature, folder, columns)
 
 
 @dataclass(frozen=True)
