@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "geof"
 # A package may import from those before it. Modules at the root are named with their place.
 ORDER = ["version", "errors", "config", "data", "signature", "geometry", "kernels", "model"]
-ORDER += ["training", "testing", "cli"]
+ORDER += ["training", "bench", "testing", "cli"]
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(geof.__path__, "geof.")

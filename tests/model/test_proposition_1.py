@@ -39,7 +39,7 @@ class TestWeights:
         draw = random_state(seed)
         edges, state = random_graph(draw, 7), draw.coupled(BOX, 7, blocks, m, 1.0)
         xi = state.features.unflatten(-1, (blocks, m))
-        weight = BACKENDS[backend](
+        weight = BACKENDS[backend].step(
             xi, xi, state.coordinates, edges, specification(temperature=temperature)
         ).weight
         assert (weight > 0).all()
@@ -63,7 +63,7 @@ def frame_map(backend, coordinates, j, i):
     message[torch.arange(1, 2 * m, 2), :, torch.arange(m)] = 1
     arrows = torch.stack([torch.arange(1, 2 * m, 2), torch.arange(0, 2 * m, 2)])
     edges = Neighbourhoods.from_edge_index(arrows, 2 * m)
-    statistics = BACKENDS[backend](
+    statistics = BACKENDS[backend].step(
         torch.zeros_like(message), message, pairs, edges, specification()
     )
     return 2 * statistics.aggregate[::2].permute(1, 2, 0)

@@ -127,7 +127,7 @@ def star_statistics(backend, weights, residuals, **options):
     message = torch.zeros_like(xi)
     message[1:, 0] = residuals
     coordinates = torch.zeros(k + 1, 2, m * (m + 1) // 2, dtype=torch.float64)
-    step = BACKENDS[backend](xi, message, coordinates, star(k + 1), specification(**options))
+    step = BACKENDS[backend].step(xi, message, coordinates, star(k + 1), specification(**options))
     normalised = step.weight[: k + 1]  # the hub's neighbourhood comes first
     close(normalised[1:] / normalised[0], weights)
     return normalised, step.aggregate[0, 0], step.moment[0, 0], step.target[0, 0]

@@ -51,6 +51,7 @@ class AdmissibleBox:
 
     def contains(self, coords: Tensor) -> Tensor:
         """Return a boolean ``(...)``: is the block inside the box? A NaN is outside."""
+        coords = coords.detach()
         return (self.project(coords) == coords).all(-1)
 
 

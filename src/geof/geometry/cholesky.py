@@ -119,14 +119,13 @@ def _stabilised_cholesky(
             failed = attempt > t
             if not failed.any():
                 break
-        if failed.any():
-            raise NotPositiveDefiniteError(
-                f"Expected positive-definite blocks, but {int(failed.sum())} of "
-                f"{failed.numel()} stayed indefinite up to a jitter of "
-                f"{jitter * growth**retries:g} after {retries} retries. Raise 'spectral_floor', "
-                "'jitter' or 'jitter_retries', or work in float64."
-            )
-        _warn_once(retried, attempt)
+        report_attempts(
+            attempt.numel(),
+            JitterSchedule(jitter, growth, retries),
+            indefinite=int(failed.sum()),
+            retried=retried,
+            most_retries=int(attempt.max()),
+        )
     _refuse_non_finite(factor.diagonal(dim1=-2, dim2=-1).unsqueeze(-1), None)
     return factor, attempt
 
@@ -144,24 +143,54 @@ def _refuse_non_finite(blocks: Tensor, chosen: Tensor | None) -> None:
     """Raise when a block, among the chosen, is not finite: no jitter can mend that."""
     bad = ~blocks.isfinite().all(-1).all(-1)
     count = int((bad if chosen is None else bad & chosen).sum())
-    if count:
-        raise NonFiniteError(
-            f"Expected finite second moments, but {count} of {bad.numel()} blocks hold a NaN or "
-            "an infinity. The states grew too large: lower the learning rate, clip gradients, "
-            "narrow 'log_scale_bounds' and 'offdiagonal_bound', or work in float64."
-        )
+    report_attempts(bad.numel(), JitterSchedule(), non_finite=count)
 
 
 _already_warned = False
 
 
-def _warn_once(retried: int, attempt: Tensor) -> None:
+def report_attempts(
+    blocks: int,
+    schedule: JitterSchedule,
+    *,
+    non_finite: int = 0,
+    indefinite: int = 0,
+    retried: int = 0,
+    most_retries: int = 0,
+) -> None:
+    """Raise or, once per process, warn about blocks whose first attempt failed.
+
+    Args:
+        blocks: How many blocks there were.
+        schedule: The jitters that were tried.
+        non_finite: Blocks with a NaN or an infinity.
+        indefinite: Blocks that stayed indefinite.
+        retried: Blocks that needed a larger jitter.
+        most_retries: The most retries a block needed.
+
+    Raises:
+        NonFiniteError: If a block was not finite.
+        NotPositiveDefiniteError: If a block stayed indefinite.
+    """
     global _already_warned
-    if not _already_warned:
+    if non_finite:
+        raise NonFiniteError(
+            f"Expected finite second moments, but {non_finite} of {blocks} blocks hold a NaN or "
+            "an infinity. The states grew too large: lower the learning rate, clip gradients, "
+            "narrow 'log_scale_bounds' and 'offdiagonal_bound', or work in float64."
+        )
+    if indefinite:
+        largest = schedule.initial * schedule.growth**schedule.retries
+        raise NotPositiveDefiniteError(
+            f"Expected positive-definite blocks, but {indefinite} of {blocks} stayed indefinite up "
+            f"to a jitter of {largest:g} after {schedule.retries} retries. Raise "
+            "'spectral_floor', 'jitter' or 'jitter_retries', or work in float64."
+        )
+    if retried and not _already_warned:
         _already_warned = True
         warnings.warn(
-            f"{retried} of {attempt.numel()} blocks needed a larger Cholesky jitter (up to retry "
-            f"{int(attempt.max())}). Said once per process; trajectories count them.",
+            f"{retried} of {blocks} blocks needed a larger Cholesky jitter (up to retry "
+            f"{most_retries}). Said once per process; trajectories count them.",
             NumericalWarning,
             stacklevel=2,
         )

@@ -1,6 +1,6 @@
 r"""What a backend computes: the transport and feedback of one step (paper, sections 3.2 and 3.3).
 
-A backend is a function ``(xi, message, coords, edges, spec) -> StepStatistics`` with
+A backend's step is a function ``(xi, message, coords, edges, spec) -> StepStatistics`` with
 
 * ``xi`` ``(n, B, m)``: the feature states :math:`\xi_i`, split into blocks;
 * ``message`` ``(n, B, m)``: the transformed states :math:`\phi(\xi_i) = W_\phi \xi_i`;
@@ -61,4 +61,59 @@ class StepStatistics(NamedTuple):
     attempt: Tensor | None
 
 
-Backend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSpec], StepStatistics]
+class Controller(NamedTuple):
+    r"""The correction network's maps, Eq. (11), with the signatures already taken in.
+
+    Attributes:
+        shared: ``(n, H)``, the hidden layer's bias and its share of the signature :math:`u_i`.
+        hidden: ``(H, 2m)``, the hidden layer's map of :math:`[\xi_b \| \bar\xi_b]`.
+        output: ``((2r + 1) m, H)``.
+        bias: ``((2r + 1) m,)``.
+    """
+
+    shared: Tensor
+    hidden: Tensor
+    output: Tensor
+    bias: Tensor
+
+
+class Evolution(NamedTuple):
+    r"""What turns a step's statistics into the next coordinates, Eq. (12).
+
+    Attributes:
+        target_mix: :math:`\lambda`.
+        correction_strength: :math:`\gamma`.
+        offdiagonal_bound: :math:`a_{max}`.
+        log_scale_bounds: :math:`(\ell_{min}, \ell_{max})`.
+        controller: The correction network, or ``None`` for no correction.
+    """
+
+    target_mix: float
+    correction_strength: float
+    offdiagonal_bound: float
+    log_scale_bounds: tuple[float, float]
+    controller: Controller | None
+
+
+Step: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSpec], StepStatistics]
+Evolve: TypeAlias = Callable[
+    [Tensor, Tensor, Tensor, Neighbourhoods, StepSpec, Evolution], tuple[Tensor, Tensor]
+]
+
+
+@dataclass(frozen=True)
+class Backend:
+    r"""One implementation of the step.
+
+    Attributes:
+        name: Its key in :data:`geof.kernels.BACKENDS`.
+        step: The step with everything it computes on the way.
+        environment: ``(xi, coords)`` to :math:`h = L \xi`, ``(n, B, m)``.
+        evolve: The step up to the next coordinates in one go: aggregate ``(n, B, m)`` and
+            coordinates ``(n, B, t)``; ``None`` where the model's own arithmetic does it.
+    """
+
+    name: str
+    step: Step
+    environment: Callable[[Tensor, Tensor], Tensor]
+    evolve: Evolve | None = None

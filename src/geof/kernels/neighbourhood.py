@@ -6,7 +6,8 @@ one self-loop whether or not the input lists it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +29,14 @@ class Neighbourhoods:
         num_nodes: ``n``.
         active: ``(E,)`` bool or ``None`` for all. Repeated edges are inactive instead of absent
             while ``torch.compile`` traces, because shapes must not depend on values there.
+        kept: What a backend derived from the edges, kept for the steps to come.
     """
 
     source: Tensor
     target: Tensor
     num_nodes: int
     active: Tensor | None = None
+    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def from_edge_index(

@@ -60,7 +60,13 @@ class PrototypeAtlas(nn.Module):
     def forward(self, signature: Tensor) -> Tensor:
         """Return the initial coordinates."""
         mixture = self.gate(signature).softmax(-1)  # (n, K)
-        return self.box.project(torch.einsum("nk,kbt->nbt", mixture, self.prototypes))
+        # Blocks last in memory, as the native kernels want it; the shape is (n, B, t) all the same.
+        lanes = self.prototypes.transpose(1, 2)  # (K, t, B)
+        mixed = (mixture @ lanes.flatten(1)).unflatten(1, lanes.shape[1:]).transpose(1, 2)
+        # A mixture of points well inside the box is inside: nothing to clip, nothing to pass over.
+        if not torch.compiler.is_compiling() and self.box.contains(1.001 * self.prototypes).all():
+            return mixed
+        return self.box.project(mixed)
 
     def extra_repr(self) -> str:
         """Return the sizes."""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from geof.config import require_positive
 from geof.geometry import AdmissibleBox, strictly_lower_vector
+from geof.kernels import Controller
 
 
 class CorrectionController(nn.Module):
@@ -58,14 +59,19 @@ class CorrectionController(nn.Module):
         self.hidden.reset_parameters()
         self.output.reset_parameters()
 
+    def maps(self, signature: Tensor) -> Controller:
+        """Return the maps, the signature's share computed once per node instead of per block."""
+        sizes = [2 * self.block_size, signature.size(-1)]
+        local, structural = self.hidden.weight.split(sizes, dim=1)
+        shared = F.linear(signature, structural, self.hidden.bias)  # (n, hidden)
+        return Controller(shared, local, self.output.weight, self.output.bias)
+
     def forward(self, xi: Tensor, aggregate: Tensor, signature: Tensor) -> Tensor:
         """Return the correction of every block."""
         m, r = self.block_size, self.rank
-        # W q + b, with the signature's share computed once per node instead of once per block.
-        local, structural = self.hidden.weight.split([2 * m, signature.size(-1)], dim=1)
-        shared = F.linear(signature, structural, self.hidden.bias).unsqueeze(1)  # (n, 1, hidden)
-        hidden = F.silu(F.linear(torch.cat([xi, aggregate], dim=-1), local) + shared)
-        left, right, log_scale = self.output(hidden).split([m * r, m * r, m], dim=-1)
+        shared, local, *_ = self.maps(signature)
+        hidden = F.linear(torch.cat([xi, aggregate], dim=-1), local) + shared.unsqueeze(1)
+        left, right, log_scale = self.output(F.silu(hidden)).split([m * r, m * r, m], dim=-1)
         low_rank = left.unflatten(-1, (m, r)) @ right.unflatten(-1, (m, r)).mT  # (n, B, m, m)
         return torch.cat([strictly_lower_vector(low_rank), log_scale], dim=-1)
 

@@ -17,12 +17,10 @@ from geof.geometry import (
     JitterSchedule,
     StepLipschitz,
     StepNorms,
-    apply_frame,
-    frame_from_coordinates,
     num_coordinates,
     step_lipschitz,
 )
-from geof.kernels import Neighbourhoods, StepStatistics, resolve_backend
+from geof.kernels import Backend, Evolution, Neighbourhoods, StepStatistics, resolve_backend
 from geof.model.evolution import CorrectionController, evolve_coordinates
 from geof.model.feedback import step_spec, updates_geometry
 from geof.model.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
@@ -63,7 +61,7 @@ class Recurrence(nn.Module):
         self.schedule = JitterSchedule(
             settings.jitter, settings.jitter_growth, settings.jitter_retries
         )
-        resolve_backend(backend)
+        resolve_backend(backend, self.block_size)
         self.transport = FrameTransport(channels)
         self.controller = CorrectionController(
             self.block_size,
@@ -84,14 +82,33 @@ class Recurrence(nn.Module):
 
     def environment(self, features: Tensor, coordinates: Tensor) -> Tensor:
         r"""Return :math:`h_i = L_i \xi_i`, Eq. (4), ``(n, d)``."""
-        frame = frame_from_coordinates(coordinates)
-        return apply_frame(frame, self._split(features)).flatten(1)
+        backend = self._backend_for(features)
+        return backend.environment(self._split(features), coordinates).flatten(1)
 
     def advance(
         self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
     ) -> CoupledState:
         r"""Return :math:`S^{l+1} = F(S^l)` (Eqs. 4 to 12)."""
-        return self._advance(state, edges, signature, step).following
+        backend = self._backend_for(state.features)
+        if backend.evolve is None or not updates_geometry(self.settings, step):
+            return self._advance(state, edges, signature, step).following
+        settings = self.settings
+        aggregate, coordinates = backend.evolve(
+            self._split(state.features),
+            self._split(self.transport.message(state.features)),
+            state.coordinates,
+            edges,
+            step_spec(settings, self.schedule, step),
+            Evolution(
+                settings.target_mix,
+                settings.correction_strength,
+                settings.offdiagonal_bound,
+                settings.log_scale_bounds,
+                self.controller.maps(signature) if settings.correction_strength > 0 else None,
+            ),
+        )
+        features = self.transport(state.features, aggregate.flatten(1))
+        return CoupledState(features, coordinates)
 
     def traced_advance(
         self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
@@ -119,7 +136,7 @@ class Recurrence(nn.Module):
         settings = self.settings
         xi = self._split(state.features)  # (n, B, m)
         message = self._split(self.transport.message(state.features))  # (n, B, m)
-        statistics = resolve_backend(self.backend)(
+        statistics = self._backend_for(xi).step(
             xi, message, state.coordinates, edges, step_spec(settings, self.schedule, step)
         )
         features = self.transport(state.features, statistics.aggregate.flatten(1))
@@ -191,6 +208,9 @@ class Recurrence(nn.Module):
             target_mix=settings.target_mix,
             correction_strength=settings.correction_strength,
         )
+
+    def _backend_for(self, tensor: Tensor) -> Backend:
+        return resolve_backend(self.backend, self.block_size, tensor.device)
 
     def _split(self, features: Tensor) -> Tensor:
         return features.reshape(-1, self.blocks, self.block_size)

@@ -1,0 +1,275 @@
+// The C interface: chooses the specialisation for a dtype, block size and block count.
+#include "geof.h"
+
+#include <algorithm>
+#include <new>
+#include <vector>
+
+#include "correction.h"
+#include "feedback.h"
+#include "frames.h"
+#include "moments.h"
+
+namespace geof {
+namespace {
+
+// The common shapes have code of their own; size 0 stands for any.
+template <template <class, int, int> class Kernel, class T, int W, class Arguments>
+void choose_size(const Arguments& s) {
+  if constexpr (W > 1) {
+    if (s.m == 8) return Kernel<T, W, 8>::run(s);
+  }
+  if constexpr (W == 8) {
+    if (s.m == 2) return Kernel<T, W, 2>::run(s);
+    if (s.m == 4) return Kernel<T, W, 4>::run(s);
+  }
+  Kernel<T, W, 0>::run(s);
+}
+
+// As many blocks in a register as divide the block count.
+template <template <class, int, int> class Kernel, class T, class Arguments>
+int choose_lanes(const Arguments& s) {
+  try {
+    if (sizeof(T) == 4 && s.B % 8 == 0) {
+      choose_size<Kernel, T, sizeof(T) == 4 ? 8 : 4>(s);
+    } else if (s.B % 4 == 0) {
+      choose_size<Kernel, T, 4>(s);
+    } else {
+      choose_size<Kernel, T, 1>(s);
+    }
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+template <class T>
+const T* in(const void* p) {
+  return static_cast<const T*>(p);
+}
+template <class T>
+T* out(void* p) {
+  return static_cast<T*>(p);
+}
+
+template <class T>
+FrameArguments<T> typed(const geof_frames& a) {
+  const geof_shape& k = a.shape;
+  return {k.threads,        k.n,
+          k.m,              k.B,
+          a.framed != 0,    a.lanes_out != 0,
+          in<T>(a.z),       in<T>(a.x),
+          in<T>(a.message), out<T>(a.h),
+          out<T>(a.y),      in<T>(a.grad_h),
+          in<T>(a.grad_y),  out<T>(a.grad_z),
+          out<T>(a.grad_x), out<T>(a.grad_message)};
+}
+
+template <class T>
+MomentArguments<T> typed(const geof_moments& a) {
+  const geof_shape& k = a.shape;
+  return {k.threads,
+          k.n,
+          a.E,
+          k.m,
+          k.B,
+          T(a.temperature),
+          in<T>(a.h),
+          in<T>(a.y),
+          a.pointer,
+          a.source,
+          a.active,
+          out<T>(a.weight),
+          out<T>(a.first),
+          out<T>(a.second),
+          in<T>(a.grad_weight),
+          in<T>(a.grad_first),
+          in<T>(a.grad_second),
+          a.out_pointer,
+          a.out_target,
+          a.out_edge,
+          out<T>(a.force),
+          out<T>(a.grad_h),
+          out<T>(a.grad_y)};
+}
+
+template <class T>
+FeedbackArguments<T> typed(const geof_feedback_args& a, FeedbackStatus* status) {
+  const geof_shape& k = a.shape;
+  return {k.threads,
+          k.n,
+          k.m,
+          k.B,
+          a.statistic,
+          a.framed != 0,
+          T(a.floor),
+          T(a.jitter),
+          T(a.growth),
+          a.retries,
+          in<T>(a.z),
+          in<T>(a.message),
+          in<T>(a.first),
+          in<T>(a.second),
+          out<T>(a.aggregate),
+          out<T>(a.target),
+          out<T>(a.moment),
+          a.attempt,
+          status,
+          in<T>(a.grad_aggregate),
+          in<T>(a.grad_target),
+          a.add_to_z != 0,
+          out<T>(a.grad_z),
+          out<T>(a.grad_message),
+          out<T>(a.grad_first),
+          out<T>(a.grad_second)};
+}
+
+template <class T>
+PackArguments<T> typed(const geof_pack_args& a) {
+  const geof_shape& k = a.shape;
+  return {k.threads,
+          k.n,
+          k.m,
+          k.B,
+          in<T>(a.x),
+          in<T>(a.aggregate),
+          out<T>(a.q),
+          in<T>(a.grad_q),
+          out<T>(a.grad_x),
+          out<T>(a.grad_aggregate)};
+}
+
+template <class T>
+ActivationArguments<T> typed(const geof_activation& a) {
+  const geof_shape& k = a.shape;
+  return {k.threads,         k.n,           k.B, int(a.H), out<T>(a.values), in<T>(a.shared),
+          out<T>(a.slope), out<T>(a.grad_shared)};
+}
+
+template <class T>
+UpdateArguments<T> typed(const geof_update_args& a) {
+  const geof_shape& k = a.shape;
+  return {k.threads,
+          k.n,
+          k.m,
+          k.B,
+          int(a.rank),
+          T(a.mix),
+          T(a.strength),
+          T(a.offdiagonal),
+          T(a.low),
+          T(a.high),
+          in<T>(a.z),
+          in<T>(a.target),
+          in<T>(a.out),
+          in<T>(a.bias),
+          out<T>(a.next),
+          in<T>(a.grad_next),
+          out<T>(a.grad_z),
+          out<T>(a.grad_target),
+          out<T>(a.grad_out)};
+}
+
+template <template <class, int, int> class Kernel, class C>
+int dispatch(const C* a) {
+  return a->shape.dtype == 0 ? choose_lanes<Kernel, float>(typed<float>(*a))
+                             : choose_lanes<Kernel, double>(typed<double>(*a));
+}
+
+template <template <class, int, int> class Kernel>
+int dispatch_feedback(geof_feedback_args* a) {
+  FeedbackStatus status;
+  const int code = a->shape.dtype == 0
+                       ? choose_lanes<Kernel, float>(typed<float>(*a, &status))
+                       : choose_lanes<Kernel, double>(typed<double>(*a, &status));
+  a->status[0] = status.non_finite;
+  a->status[1] = status.indefinite;
+  a->status[2] = status.retried;
+  a->status[3] = status.most_retries;
+  return code;
+}
+
+}  // namespace
+}  // namespace geof
+
+using namespace geof;
+
+int geof_abi(void) { return GEOF_ABI; }
+
+int geof_openmp(void) {
+#ifdef _OPENMP
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+const char* geof_compiler(void) { return __VERSION__; }
+
+int geof_processor(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("fma"))
+    return 2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+  return 0;
+}
+
+int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
+              int64_t* pointer, int32_t* narrow_source, int64_t* out_pointer,
+              int32_t* out_target, int32_t* out_edge) {
+  std::fill(pointer, pointer + n + 1, 0);
+  std::fill(out_pointer, out_pointer + n + 1, 0);
+  for (int64_t e = 0; e < E; ++e) {
+    const int64_t j = source[e], i = target[e];
+    if (i < 0 || i >= n || j < 0 || j >= n || (e > 0 && i < target[e - 1])) return 2;
+    ++pointer[i + 1];
+    ++out_pointer[j + 1];
+    narrow_source[e] = int32_t(j);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    pointer[i + 1] += pointer[i];
+    out_pointer[i + 1] += out_pointer[i];
+  }
+  // Edges ascend by target, so each source's outgoing edges come out ascending too.
+  try {
+    std::vector<int64_t> place(out_pointer, out_pointer + n);
+    for (int64_t e = 0; e < E; ++e) {
+      const int64_t at = place[source[e]]++;
+      out_target[at] = int32_t(target[e]);
+      out_edge[at] = int32_t(e);
+    }
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+int geof_apply_frames(const geof_frames* a) { return dispatch<ApplyFrames>(a); }
+int geof_apply_frames_backward(const geof_frames* a) { return dispatch<ApplyFramesBackward>(a); }
+int geof_edge_moments(const geof_moments* a) { return dispatch<EdgeMoments>(a); }
+int geof_edge_moments_backward(const geof_moments* a) {
+  return dispatch<EdgeMomentsBackward>(a);
+}
+int geof_feedback(geof_feedback_args* a) { return dispatch_feedback<FeedbackTarget>(a); }
+int geof_feedback_backward(geof_feedback_args* a) {
+  return dispatch_feedback<FeedbackTargetBackward>(a);
+}
+int geof_pack(const geof_pack_args* a) { return dispatch<Pack>(a); }
+int geof_pack_backward(const geof_pack_args* a) { return dispatch<PackBackward>(a); }
+int geof_update(const geof_update_args* a) { return dispatch<UpdateForward>(a); }
+int geof_update_backward(const geof_update_args* a) { return dispatch<UpdateBackward>(a); }
+
+int geof_activate(const geof_activation* a) {
+  a->shape.dtype == 0 ? Activation<float>::run(typed<float>(*a))
+                      : Activation<double>::run(typed<double>(*a));
+  return 0;
+}
+int geof_activate_backward(const geof_activation* a) {
+  a->shape.dtype == 0 ? Activation<float>::backward(typed<float>(*a))
+                      : Activation<double>::backward(typed<double>(*a));
+  return 0;
+}

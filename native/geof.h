@@ -1,0 +1,126 @@
+/* The C interface of GeoF's kernels. Python fills these structures through ctypes.
+ *
+ * Names as in the package: n nodes, E edges with one self-loop each, B blocks of size m,
+ * t = m (m + 1) / 2. Layouts: "features" are (n, B, m); "lanes" are (n, *, B), blocks last.
+ * Pointers marked "or null" switch that part off. Every function returns 0, or 1 when memory ran
+ * out. Results do not depend on the number of threads. */
+#ifndef GEOF_H
+#define GEOF_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GEOF_ABI 1
+#define GEOF_EXPORT __attribute__((visibility("default")))
+#define GEOF_LARGEST_BLOCK 32
+
+typedef struct {
+  int32_t dtype; /* 0 float, 1 double */
+  int32_t threads;
+  int64_t n;
+  int32_t m, B;
+} geof_shape;
+
+typedef struct {
+  geof_shape shape;
+  int32_t framed;    /* y = L message; otherwise y = message */
+  int32_t lanes_out; /* h as lanes; otherwise as features */
+  const void *z, *x, *message; /* lanes, features, features or null */
+  void *h, *y;
+  const void *grad_h, *grad_y;
+  void *grad_z, *grad_x, *grad_message;
+} geof_frames;
+
+typedef struct {
+  geof_shape shape;
+  int64_t E;
+  double temperature;
+  const void *h, *y;
+  const int64_t* pointer;
+  const int32_t* source;
+  const uint8_t* active; /* or null */
+  void* weight;
+  void *first, *second; /* second: or null */
+  const void *grad_weight, *grad_first, *grad_second; /* first and last: or null */
+  const int64_t* out_pointer;
+  const int32_t *out_target, *out_edge;
+  void* force; /* scratch of E values */
+  void *grad_h, *grad_y;
+} geof_moments;
+
+typedef struct {
+  geof_shape shape;
+  int32_t statistic; /* 0 none, 1 full, 2 diagonal, 3 mean */
+  int32_t framed;
+  double floor, jitter, growth;
+  int32_t retries, add_to_z;
+  const void *z, *message, *first, *second;
+  void *aggregate, *target;
+  void* moment;      /* (n, B, m, m) or null */
+  int64_t* attempt;  /* (n, B) or null */
+  int64_t status[4]; /* blocks: not finite, indefinite, retried; most retries */
+  const void *grad_aggregate, *grad_target;
+  void *grad_z, *grad_message, *grad_first, *grad_second;
+} geof_feedback_args;
+
+typedef struct {
+  geof_shape shape;
+  const void *x, *aggregate;
+  void* q; /* (2m, nB) */
+  const void* grad_q;
+  void *grad_x, *grad_aggregate; /* overwritten; added to */
+} geof_pack_args;
+
+typedef struct {
+  geof_shape shape;
+  int64_t H;
+  void* values; /* (H, nB) */
+  const void* shared; /* (n, H) */
+  void* slope;        /* (H, nB) or null */
+  void* grad_shared;  /* (n, H) */
+} geof_activation;
+
+typedef struct {
+  geof_shape shape;
+  int64_t rank;
+  double mix, strength, offdiagonal, low, high;
+  const void *z, *target; /* target: or null */
+  const void *out, *bias; /* or null */
+  void* next;
+  const void* grad_next;
+  void *grad_z, *grad_target, *grad_out;
+} geof_update_args;
+
+GEOF_EXPORT int geof_abi(void);
+GEOF_EXPORT int geof_openmp(void);
+GEOF_EXPORT const char* geof_compiler(void);
+/* The best instruction set this processor and system can run: 0 generic, 1 AVX2, 2 AVX-512. */
+GEOF_EXPORT int geof_processor(void);
+
+/* Edges sorted by target, then source, as (source, target) pairs: rows of incoming edges and, in
+ * the order of sources, rows of outgoing ones. Returns 2 when the targets do not ascend or an
+ * index is out of range. */
+GEOF_EXPORT int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
+              int64_t* pointer, int32_t* narrow_source, int64_t* out_pointer,
+              int32_t* out_target, int32_t* out_edge);
+
+GEOF_EXPORT int geof_apply_frames(const geof_frames*);
+GEOF_EXPORT int geof_apply_frames_backward(const geof_frames*);
+GEOF_EXPORT int geof_edge_moments(const geof_moments*);
+GEOF_EXPORT int geof_edge_moments_backward(const geof_moments*);
+GEOF_EXPORT int geof_feedback(geof_feedback_args*);
+GEOF_EXPORT int geof_feedback_backward(geof_feedback_args*);
+GEOF_EXPORT int geof_pack(const geof_pack_args*);
+GEOF_EXPORT int geof_pack_backward(const geof_pack_args*);
+GEOF_EXPORT int geof_activate(const geof_activation*);
+GEOF_EXPORT int geof_activate_backward(const geof_activation*);
+GEOF_EXPORT int geof_update(const geof_update_args*);
+GEOF_EXPORT int geof_update_backward(const geof_update_args*);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

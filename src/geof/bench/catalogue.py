@@ -1,0 +1,194 @@
+"""What is run: the workloads by name, and how much effort a full and a quick run spend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from geof.errors import ConfigError, nearest
+
+Growth: TypeAlias = Literal["edges", "nodes"]
+Shape: TypeAlias = Literal["graph", "set"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a generated workload; every undirected edge counts twice, as in the catalogue."""
+
+    graphs: int
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One graph in full batch, or a set of graphs in mini-batches.
+
+    Attributes:
+        name: What ``--workloads`` and the rows call it.
+        shape: One graph, or a set.
+        benchmark: Name in :data:`geof.data.catalogue.CATALOGUE`; its raw files are used where
+            they are there. ``None`` for a workload that is always generated.
+        sizes: Of an always generated workload; a benchmark's stand-in has the catalogue's.
+        variation: Standard deviation over mean of the generated degrees (one graph), or of the
+            numbers of nodes (a set).
+        density: Share of non-zero features of the stand-in; ``None`` for dense ones.
+        sparse: Whether all models are given ``x`` as a sparse CSR matrix.
+        batches: Mini-batches of an epoch; ``None`` for all.
+        growth: The series whose exponent it is a point of.
+        default: Whether a full run has it.
+    """
+
+    name: str
+    shape: Shape
+    benchmark: str | None = None
+    sizes: Sizes | None = None
+    variation: float = 2.0
+    density: float | None = None
+    sparse: bool = False
+    batches: int | None = None
+    growth: Growth | None = None
+    default: bool = True
+
+
+BATCH_SIZE = 128
+"""Graphs per mini-batch."""
+
+
+def _grown(name: str, growth: Growth, nodes: int, undirected: int) -> Workload:
+    sizes = Sizes(1, nodes, 2 * undirected, features=64, classes=10)
+    return Workload(name, "graph", sizes=sizes, growth=growth)
+
+
+# Densities as measured on the real files; variations such that the generated degrees vary as the
+# real ones do (PubMed 1.65, CS 1.02, Computers 1.97). The maxima then come near the real ones, too
+# (171, 136 and 2,992).
+_WORKLOADS = (
+    Workload("PubMed", "graph", "PubMed", variation=1.65, density=0.1),
+    Workload("PubMed-sparse", "graph", "PubMed", variation=1.65, density=0.1, sparse=True),
+    Workload("CS", "graph", "CS", variation=1.02, density=0.00875),
+    Workload("CS-sparse", "graph", "CS", variation=1.02, density=0.00875, sparse=True),
+    Workload("Computers", "graph", "Computers", variation=2.4, density=0.35),
+    Workload("NCI1", "set", "NCI1", variation=0.45),
+    Workload("Mutagenicity", "set", "Mutagenicity", variation=0.66),
+    Workload("ogbg-molhiv", "set", "ogbg-molhiv", variation=0.48, batches=32),
+    _grown("edges-1e5", "edges", 10_000, 100_000),
+    _grown("edges-1e6", "edges", 100_000, 1_000_000),
+    _grown("edges-1e7", "edges", 1_000_000, 10_000_000),
+    _grown("nodes-5e3", "nodes", 5_000, 100_000),
+    _grown("nodes-1e4", "nodes", 10_000, 100_000),
+    _grown("nodes-2e4", "nodes", 20_000, 100_000),
+    _grown("nodes-4e4", "nodes", 40_000, 100_000),
+    # For trying the command and for tests: a second each.
+    Workload("tiny", "graph", sizes=Sizes(1, 200, 1_200, 16, 3), default=False),
+    Workload("tiny-set", "set", sizes=Sizes(160, 2_400, 5_000, 8, 2), variation=0.5, default=False),
+)
+
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
+"""By name, in the order of a full run."""
+
+MODELS = ("gcn", "gcn-csr", "gat", "geof")
+"""What ``--models`` takes; ``geof`` is every backend, ``geof-BACKEND`` one of them."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a run spends.
+
+    Attributes:
+        quick: Whether it is the quick one.
+        seconds: Time for the timed rounds of one workload. Where ``least_rounds`` do not fit,
+            GeoF's slower backends are left with one.
+        least_rounds: Rounds of everything else, whatever they cost.
+        most_rounds: Rounds at most.
+        memory_epochs: Epochs behind a peak of memory (one for what has one round).
+        total_seconds: When to leave the remaining peaks of memory out; ``None`` for never.
+    """
+
+    quick: bool
+    seconds: float
+    least_rounds: int
+    most_rounds: int
+    memory_epochs: int
+    total_seconds: float | None
+
+
+FULL = Effort(
+    quick=False,
+    seconds=60,
+    least_rounds=3,
+    most_rounds=31,
+    memory_epochs=2,
+    total_seconds=None,
+)
+QUICK = Effort(
+    quick=True,
+    seconds=3,
+    least_rounds=3,
+    most_rounds=9,
+    memory_epochs=2,
+    total_seconds=42,
+)
+
+QUICK_WORKLOADS = ("NCI1", "Computers")
+QUICK_BATCHES = 4
+QUICK_LEAVES_OUT = ("gat", "geof-reference")
+"""Contestants of a quick run that are run only when named, so that it stays quick."""
+
+
+def choose_workloads(names: Sequence[str] | None, *, quick: bool) -> list[Workload]:
+    """Return the named workloads, in any case of letters, or the default ones.
+
+    Raises:
+        ConfigError: For an unknown name, with the nearest known one.
+    """
+    if names is None:
+        if quick:
+            return [WORKLOADS[name] for name in QUICK_WORKLOADS]
+        return [workload for workload in WORKLOADS.values() if workload.default]
+    by_lower = {name.lower(): workload for name, workload in WORKLOADS.items()}
+    chosen = {}
+    for name in names:
+        if name.lower() not in by_lower:
+            raise ConfigError(f"Unknown workload {name!r}. " + nearest(name, WORKLOADS))
+        chosen[name.lower()] = by_lower[name.lower()]
+    return list(chosen.values())
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model, and for GeoF the implementation of its step."""
+
+    model: str
+    backend: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What ``--models`` calls it."""
+        return self.model if self.backend is None else f"{self.model}-{self.backend}"
+
+
+def contestants(backends: Iterable[str]) -> dict[str, Contestant]:
+    """Return every contestant by its label; the paper-literal form, by far the slowest, last."""
+    last = sorted(backends, key=lambda name: name == "reference")
+    simple = [Contestant(name) for name in MODELS if name != "geof"]
+    every = [*simple, *(Contestant("geof", backend) for backend in last)]
+    return {contestant.label: contestant for contestant in every}
+
+
+def choose_contestants(names: Sequence[str] | None, backends: Iterable[str]) -> list[Contestant]:
+    """Return the named contestants, ``geof`` standing for all backends, or all.
+
+    Raises:
+        ConfigError: For an unknown name, with the nearest known one.
+    """
+    every = contestants(backends)
+    if names is None:
+        return list(every.values())
+    for name in names:
+        if name != "geof" and name not in every:
+            raise ConfigError(f"Unknown model {name!r}. " + nearest(name, ["geof", *every]))
+    return [c for label, c in every.items() if label in names or c.model in names]

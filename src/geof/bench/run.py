@@ -1,0 +1,188 @@
+"""One run of the benchmark: workload by workload, times first, then memory."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from geof.bench import memory, work
+from geof.bench.catalogue import QUICK_BATCHES, Contestant, Effort, Sizes, Workload
+from geof.bench.machine import describe_machine
+from geof.bench.problems import Facts
+from geof.bench.processes import FreshProcessError, Say, in_fresh_process
+from geof.bench.roofline import measure_roofline
+from geof.bench.rows import Row, with_ratios
+from geof.bench.timing import Times
+
+ROOFLINE_ON = "Computers"
+"""The workload whose graph the edge kernel is measured on."""
+
+# Directed edges of the two generated graphs a prediction of memory starts from.
+_PROBE_EDGES = (16_000, 48_000)
+
+
+@dataclass
+class Bench:
+    """Settings and state of a run.
+
+    Attributes:
+        workloads: In order.
+        contestants: In order.
+        effort: How much to spend.
+        data_root: Folder of raw files; ``None`` to generate everything.
+        threads: CPU threads of every process.
+        left_out: Contestants that get rows that say why they were not run.
+        say: Receives lines of progress.
+        started: When the command began, by :func:`time.monotonic`.
+        roofline: What :func:`geof.bench.roofline.measure_roofline` found, once it has run.
+    """
+
+    workloads: Sequence[Workload]
+    contestants: Sequence[Contestant]
+    effort: Effort
+    data_root: str | None
+    threads: int
+    left_out: Collection[Contestant]
+    say: Say
+    started: float = field(default_factory=time.monotonic)
+    roofline: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.machine = describe_machine(self.threads)
+        self._probes: dict[tuple[Any, ...], int] = {}
+
+    def run(self) -> Iterator[list[Row]]:
+        """Yield the rows of each workload when it is finished."""
+        with tempfile.TemporaryDirectory(prefix="geof-bench-") as folder:
+            for workload in self.workloads:
+                path = Path(folder) / "problem.pt"
+                yield self._run_workload(workload, path)
+                path.unlink(missing_ok=True)
+
+    def _run_workload(self, workload: Workload, path: Path) -> list[Row]:
+        batches = QUICK_BATCHES if self.effort.quick else None
+        facts: Facts = self._fresh(
+            workload.name, work.prepare, workload, self.data_root, batches, path
+        )
+        rows = {c: self._row(workload, c, facts) for c in self.contestants}
+        for contestant, reason in self._refusals(workload, facts, path).items():
+            rows[contestant] = replace(rows[contestant], status="skipped", reason=reason)
+        running = [c for c, row in rows.items() if row.status == "ok"]
+        for contestant, times in self._times(workload, running, path).items():
+            rows[contestant] = _with_times(rows[contestant], times)
+        # The quick ones first: what --quick has no time left for is then the slowest.
+        for row in sorted(rows.values(), key=lambda row: row.seconds_per_epoch or math.inf):
+            if row.status == "ok":
+                rows[row.contestant] = self._with_memory(workload, row, path)
+        if workload.name == ROOFLINE_ON and not self.effort.quick:
+            self.roofline = self._fresh("roofline", measure_roofline, path)
+        return with_ratios(list(rows.values()))
+
+    def _fresh(self, title: str, task: Any, *arguments: Any) -> Any:
+        def say(line: str) -> None:
+            self.say(f"{title}: {line}")
+
+        return in_fresh_process(task, *arguments, threads=self.threads, say=say)
+
+    def _row(self, workload: Workload, contestant: Contestant, facts: Facts) -> Row:
+        return Row(
+            dataset=workload.name,
+            model=contestant.model,
+            backend=contestant.backend,
+            status="ok",
+            reason=None,
+            facts=asdict(facts),
+            machine=self.machine,
+        )
+
+    def _refusals(self, workload: Workload, facts: Facts, path: Path) -> dict[Contestant, str]:
+        """Return who is not run on this workload, and why."""
+        reasons = {
+            contestant: f"left out of --quick; name it with --models {contestant.label}"
+            for contestant in self.left_out
+        }
+        if memory.surely_fits(facts, memory.available_bytes()):
+            return reasons
+        for contestant in self.contestants:
+            if contestant in reasons:
+                continue
+            try:
+                predicted = self._predict(workload, facts, contestant, path.with_name("probe.pt"))
+                reason = memory.refusal(predicted, memory.available_bytes())
+            except FreshProcessError as error:
+                reason = f"its memory could not be predicted: {error}"
+            if reason is not None:
+                reasons[contestant] = reason
+        return reasons
+
+    def _predict(self, workload: Workload, facts: Facts, contestant: Contestant, path: Path) -> int:
+        """Return the peak to expect, from two small graphs with as many features and neighbours."""
+        small, large = (
+            (edges, self._probe(workload, facts, contestant, edges, path)) for edges in _PROBE_EDGES
+        )
+        return max(memory.extrapolate(small, large, facts.largest_edges), facts.data_bytes)
+
+    def _probe(
+        self, workload: Workload, facts: Facts, contestant: Contestant, edges: int, path: Path
+    ) -> int:
+        """Return the peak on a graph of so many directed edges, measured once per run."""
+        nodes = max(round(edges * facts.largest_nodes / facts.largest_edges), _least(edges))
+        sizes = Sizes(1, nodes, edges, facts.features, facts.classes)
+        key = (contestant, facts.inputs, sizes)
+        if key not in self._probes:
+            probe = replace(workload, shape="graph", benchmark=None, sizes=sizes)
+            self._fresh(workload.name, work.prepare, probe, None, None, path)
+            peak = self._fresh(workload.name, work.measure_memory, path, contestant, 1)
+            self._probes[key] = peak.peak
+        return self._probes[key]
+
+    def _times(
+        self, workload: Workload, running: list[Contestant], path: Path
+    ) -> dict[Contestant, Times]:
+        try:
+            times: dict[Contestant, Times] = self._fresh(
+                workload.name, work.measure_times, path, tuple(running), self.effort
+            )
+        except FreshProcessError as error:
+            return {contestant: Times(error=str(error)) for contestant in running}
+        return times
+
+    def _with_memory(self, workload: Workload, row: Row, path: Path) -> Row:
+        epochs = 1 if row.rounds == 1 else self.effort.memory_epochs
+        if self._too_late(epochs * (row.seconds_per_epoch or 0)):
+            return replace(row, reason="memory not measured: the time of --quick was up")
+        try:
+            peak = self._fresh(workload.name, work.measure_memory, path, row.contestant, epochs)
+        except FreshProcessError as error:
+            return replace(row, reason=f"memory not measured: {error}")
+        return replace(
+            row,
+            peak_rss_bytes=peak.peak,
+            peak_bytes_above_data=peak.above_data,
+            memory_epochs=epochs,
+        )
+
+    def _too_late(self, seconds: float) -> bool:
+        limit = self.effort.total_seconds
+        return limit is not None and time.monotonic() - self.started + seconds > limit
+
+
+def _least(edges: int) -> int:
+    """Return nodes enough for a graph of ``edges`` directed edges that is half full at most."""
+    return math.isqrt(2 * edges) + 2
+
+
+def _with_times(row: Row, times: Times) -> Row:
+    if times.error is not None:
+        return replace(row, status="failed", reason=times.error)
+    return replace(
+        row,
+        seconds_per_epoch=times.median,
+        seconds_quartiles=times.quartiles,
+        rounds=len(times.seconds),
+    )

@@ -1,0 +1,267 @@
+"""Finding and loading the compiled kernels, and their C interface (``native/geof.h``).
+
+The package's build makes one library for every instruction set. The generic one is asked what the
+processor can do, then the best one is opened. Nothing here fails when there is none: the caller
+is told why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from geof.errors import ConfigError, nearest
+
+ABI = 1
+LARGEST_BLOCK = 32
+LEVELS = ("generic", "avx2", "avx512")
+CHOICE = "GEOF_KERNELS"
+"""Environment variable: an instruction set to use instead of the best one, or ``off``."""
+
+
+class Shape(Structure):
+    """Sizes common to all kernels."""
+
+    _fields_ = (
+        ("dtype", c_int32),
+        ("threads", c_int32),
+        ("n", c_int64),
+        ("m", c_int32),
+        ("B", c_int32),
+    )
+
+
+def _pointers(*names: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, c_void_p) for name in names)
+
+
+class Frames(Structure):
+    """Arguments of ``apply_frames`` and its backward."""
+
+    _fields_ = (
+        ("shape", Shape),
+        ("framed", c_int32),
+        ("lanes_out", c_int32),
+        *_pointers("z", "x", "message", "h", "y", "grad_h", "grad_y"),
+        *_pointers("grad_z", "grad_x", "grad_message"),
+    )
+
+
+class Moments(Structure):
+    """Arguments of ``edge_moments`` and its backward."""
+
+    _fields_ = (
+        ("shape", Shape),
+        ("E", c_int64),
+        ("temperature", c_double),
+        *_pointers("h", "y", "pointer", "source", "active", "weight", "first", "second"),
+        *_pointers("grad_weight", "grad_first", "grad_second"),
+        *_pointers("out_pointer", "out_target", "out_edge", "force", "grad_h", "grad_y"),
+    )
+
+
+class Feedback(Structure):
+    """Arguments of ``feedback`` and its backward."""
+
+    _fields_ = (
+        ("shape", Shape),
+        ("statistic", c_int32),
+        ("framed", c_int32),
+        ("floor", c_double),
+        ("jitter", c_double),
+        ("growth", c_double),
+        ("retries", c_int32),
+        ("add_to_z", c_int32),
+        *_pointers("z", "message", "first", "second", "aggregate", "target"),
+        *_pointers("moment", "attempt"),
+        ("status", c_int64 * 4),
+        *_pointers("grad_aggregate", "grad_target"),
+        *_pointers("grad_z", "grad_message", "grad_first", "grad_second"),
+    )
+
+
+class Pack(Structure):
+    """Arguments of ``pack`` and its backward."""
+
+    _fields_ = (
+        ("shape", Shape),
+        *_pointers("x", "aggregate", "q", "grad_q", "grad_x", "grad_aggregate"),
+    )
+
+
+class Activation(Structure):
+    """Arguments of ``activate`` and its backward."""
+
+    _fields_ = (
+        ("shape", Shape),
+        ("H", c_int64),
+        *_pointers("values", "shared", "slope", "grad_shared"),
+    )
+
+
+class Update(Structure):
+    """Arguments of ``update`` and its backward."""
+
+    _fields_ = (
+        ("shape", Shape),
+        ("rank", c_int64),
+        ("mix", c_double),
+        ("strength", c_double),
+        ("offdiagonal", c_double),
+        ("low", c_double),
+        ("high", c_double),
+        *_pointers("z", "target", "out", "bias", "next", "grad_next"),
+        *_pointers("grad_z", "grad_target", "grad_out"),
+    )
+
+
+_FUNCTIONS: dict[str, type[Structure]] = {
+    "apply_frames": Frames,
+    "edge_moments": Moments,
+    "feedback": Feedback,
+    "pack": Pack,
+    "activate": Activation,
+    "update": Update,
+}
+
+
+class Library:
+    """The opened kernels.
+
+    Args:
+        handle: The shared library.
+        path: Where it was found.
+        level: Its instruction set.
+    """
+
+    def __init__(self, handle: ctypes.CDLL, path: Path, level: str) -> None:
+        self.path = path
+        self.level = level
+        self.openmp = bool(handle.geof_openmp())
+        handle.geof_compiler.restype = ctypes.c_char_p
+        self.compiler = handle.geof_compiler().decode()
+        self._functions = {}
+        for name, structure in _FUNCTIONS.items():
+            for suffix in ("", "_backward"):
+                function = getattr(handle, f"geof_{name}{suffix}")
+                function.argtypes = [POINTER(structure)]
+                self._functions[name + suffix] = (function, structure)
+        self._plan = handle.geof_plan
+        self._plan.argtypes = [c_int64, c_int64, *[c_void_p] * 7]
+
+    def call(self, name: str, like: Tensor, size: tuple[int, int, int], **fields: Any) -> Structure:
+        """Run a kernel; tensors among the fields are passed by address.
+
+        Args:
+            name: A function of the interface.
+            like: A tensor of the dtype to work in.
+            size: ``(n, m, B)``.
+            **fields: Fields of the function's structure; what is not named is null or zero.
+
+        Raises:
+            MemoryError: If the kernel could not allocate its scratch.
+        """
+        function, structure = self._functions[name]
+        n, m, B = size
+        arguments = structure(
+            shape=Shape(int(like.dtype == torch.float64), torch.get_num_threads(), n, m, B),
+            **{
+                key: value.data_ptr() if isinstance(value, Tensor) else value
+                for key, value in fields.items()
+            },
+        )
+        if function(ctypes.byref(arguments)):
+            raise MemoryError(f"The native kernel '{name}' could not allocate its scratch memory.")
+        return arguments
+
+    def plan(self, source: Tensor, target: Tensor, num_nodes: int, out: tuple[Tensor, ...]) -> int:
+        """Fill the rows of incoming and outgoing edges; return the C function's code."""
+        addresses = [tensor.data_ptr() for tensor in (source, target, *out)]
+        return int(self._plan(num_nodes, len(source), *addresses))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether the kernels can be used, and why or why not.
+
+    Attributes:
+        library: The opened kernels, or ``None``.
+        reason: One sentence for people.
+    """
+
+    library: Library | None
+    reason: str
+
+
+@cache
+def find_library() -> Finding:
+    """Open the best kernels there are, once per process.
+
+    Raises:
+        ConfigError: If ``GEOF_KERNELS`` names no instruction set.
+    """
+    choice = os.environ.get(CHOICE, "")
+    if choice not in ("", "off", *LEVELS):
+        raise ConfigError(
+            f"Expected {CHOICE} to be 'off' or an instruction set (got {choice!r}). "
+            + nearest(choice, ["off", *LEVELS])
+        )
+    if choice == "off":
+        return Finding(None, f"switched off by {CHOICE}=off")
+    folder = _library_folder()
+    if folder is None:
+        return Finding(
+            None,
+            "not built: the package was installed without a C++ compiler or on a platform the "
+            "kernels do not support",
+        )
+    try:
+        generic = _open(folder / f"geof_kernels_{LEVELS[0]}.so")
+        best = int(generic.geof_processor())
+        wanted = LEVELS.index(choice) if choice else best
+        if wanted > best:
+            return Finding(None, f"this processor has no {choice}, which {CHOICE} asks for")
+        present = [k for k in range(wanted + 1) if _file(folder, k).exists()]
+        level = wanted if choice else max(present)
+        library = Library(_open(_file(folder, level)), _file(folder, level), LEVELS[level])
+    except (OSError, AttributeError) as error:
+        return Finding(None, f"could not be opened ({error})")
+    return Finding(library, f"compiled for {library.level}")
+
+
+def _file(folder: Path, level: int) -> Path:
+    return folder / f"geof_kernels_{LEVELS[level]}.so"
+
+
+def _library_folder() -> Path | None:
+    """Return the folder with the libraries: beside this file, or where an editable install put it."""
+    beside = [Path(__file__).parent / "lib"]
+    try:
+        installed = metadata.distribution("geof").locate_file("geof/kernels/lib")
+        beside.append(Path(str(installed)))
+    except metadata.PackageNotFoundError:
+        pass
+    return next((folder for folder in beside if _file(folder, 0).exists()), None)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError as error:
+        if "GOMP" not in str(error) and "omp_" not in str(error):
+            raise
+        # This torch brings no OpenMP runtime within reach; the system's will do.
+        ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+        handle = ctypes.CDLL(str(path))
+    if handle.geof_abi() != ABI:
+        raise OSError(f"{path} has interface {handle.geof_abi()}, expected {ABI}; reinstall geof")
+    return handle

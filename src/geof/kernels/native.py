@@ -1,0 +1,1087 @@
+r"""The factored step in compiled code for the CPU (``native/*.h``), as ``torch.library`` operators.
+
+The mathematics is that of :mod:`geof.kernels.factored`, written out over lanes: one register holds
+one coordinate of several blocks. So coordinates, frames' images and moments are kept "lanes last",
+``(n, *, B)``; their public shapes ``(n, B, *)`` are transposed views that cost nothing. Every
+operator has a hand-derived backward pass, saves only its inputs and is once differentiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from geof.errors import DtypeError
+from geof.geometry import JitterSchedule
+from geof.geometry.cholesky import report_attempts
+from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
+from geof.kernels.library import Library, find_library
+from geof.kernels.neighbourhood import Neighbourhoods
+
+_STATISTICS = {None: 0, "full": 1, "diagonal": 2, "mean": 3}
+
+_COLUMNS = 4096
+"""Blocks worked on at once by :func:`evolve`: their temporaries stay in the processor's cache."""
+
+
+def native_step(
+    xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
+) -> StepStatistics:
+    """Compute one step with everything there is to see; shapes as in the interface."""
+    z = _lanes(coords)
+    moments = _moments(z, xi, message, edges, spec)
+    aggregate, target, moment, attempt = _feedback_target(
+        z, message, moments.first, moments.second, *_feedback_options(spec)
+    )
+    if spec.statistic is None:
+        return StepStatistics(moments.weight, aggregate, None, None, None)
+    return StepStatistics(moments.weight, aggregate, moment, target.transpose(1, 2), attempt)
+
+
+def native_evolve(
+    xi: Tensor,
+    message: Tensor,
+    coords: Tensor,
+    edges: Neighbourhoods,
+    spec: StepSpec,
+    evolution: Evolution,
+) -> tuple[Tensor, Tensor]:
+    """Compute the aggregate and the next coordinates; target and correction never exist whole."""
+    z = _lanes(coords)
+    moments = _moments(z, xi, message, edges, spec)
+    controller = evolution.controller
+    aggregate, following = _evolve(
+        z,
+        xi,
+        message,
+        moments.first,
+        moments.second,
+        None if controller is None else controller.shared,
+        None if controller is None else controller.hidden,
+        *_used_outputs(controller, xi.size(-1)),
+        *_feedback_options(spec),
+        evolution.target_mix,
+        evolution.correction_strength,
+        evolution.offdiagonal_bound,
+        *evolution.log_scale_bounds,
+    )
+    return aggregate, following.transpose(1, 2)
+
+
+def native_environment(xi: Tensor, coords: Tensor) -> Tensor:
+    r"""Return :math:`h = L \xi`, Eq. (4), ``(n, B, m)``."""
+    environment: Tensor = _environment(_lanes(coords), xi.contiguous())
+    return environment
+
+
+def _moments(
+    z: Tensor, xi: Tensor, message: Tensor, edges: Neighbourhoods, spec: StepSpec
+) -> LaneMoments:
+    h, y = _apply_frames(z, xi, message, spec.frame_transport)
+    second = spec.statistic in ("full", "diagonal")
+    return edge_moments(h, y, edges, spec.temperature, second=second)
+
+
+def _lanes(values: Tensor) -> Tensor:
+    """Return ``(n, B, k)`` as ``(n, k, B)``; free for what an operator here returned."""
+    return values.transpose(1, 2).contiguous()
+
+
+def _feedback_options(spec: StepSpec) -> tuple[int, bool, float, float, float, int]:
+    schedule = spec.schedule
+    return (
+        _STATISTICS[spec.statistic],
+        spec.frame_transport,
+        spec.spectral_floor,
+        schedule.initial,
+        schedule.growth,
+        schedule.retries,
+    )
+
+
+def _used_outputs(controller: Controller | None, m: int) -> tuple[Tensor | None, Tensor | None]:
+    r"""Return the controller's output layer without what never reaches :math:`\Delta z`.
+
+    The first row of U and the last of V meet no strictly lower entry of :math:`U V^\top`.
+    """
+    if controller is None:
+        return None, None
+    rank = (len(controller.bias) // m - 1) // 2
+    ends = 2 * m * rank
+    return tuple(  # type: ignore[return-value]
+        torch.cat([part[rank : ends - rank], part[ends:]])
+        for part in (controller.output, controller.bias)
+    )
+
+
+def _library() -> Library:
+    library = find_library().library
+    assert library is not None, "the native backend is registered only with its library"
+    return library
+
+
+def _call(name: str, like: Tensor, size: tuple[int, int, int], **fields: Any) -> Any:
+    if like.dtype not in (torch.float32, torch.float64):
+        raise DtypeError(
+            f"Expected float32 or float64 for the native backend (got {like.dtype}). "
+            "Use model.float() or backend='torch'."
+        )
+    return _library().call(name, like, size, **fields)
+
+
+# --- The neighbourhoods as compressed rows ------------------------------------------------------
+
+
+class EdgePlan(NamedTuple):
+    """Rows of incoming edges, and of outgoing ones for the backward pass.
+
+    Attributes:
+        pointer: ``(n + 1,)`` int64, where each target's edges begin.
+        source: ``(E,)`` int32.
+        out_pointer: ``(n + 1,)`` int64, where each source's edges begin.
+        out_target: ``(E,)`` int32.
+        out_edge: ``(E,)`` int32, the edge's place among the incoming ones.
+    """
+
+    pointer: Tensor
+    source: Tensor
+    out_pointer: Tensor
+    out_target: Tensor
+    out_edge: Tensor
+
+
+def edge_plan(edges: Neighbourhoods) -> EdgePlan:
+    """Return the rows of these neighbourhoods, made at the first call."""
+    if torch.compiler.is_compiling():
+        return EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
+    kept = edges.kept.get("native")
+    if kept is None:
+        kept = EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
+        edges.kept["native"] = kept
+    return kept
+
+
+@torch.library.custom_op("geof::edge_plan", mutates_args=())
+def _plan(
+    source: Tensor, target: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if max(num_nodes, len(source)) >= 2**31:
+        raise OverflowError(
+            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
+            f"and {len(source)}). Use backend='torch' or sampled neighbourhoods."
+        )
+    made = _empty_plan(source, num_nodes)
+    code = _library().plan(source.contiguous(), target.contiguous(), num_nodes, made)
+    if code == 1:
+        raise MemoryError("The native backend could not allocate the rows of outgoing edges.")
+    if code == 2:
+        raise ValueError("Expected neighbourhoods sorted by target, with indices below n.")
+    return made
+
+
+@_plan.register_fake
+def _(
+    source: Tensor, target: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_plan(source, num_nodes)
+
+
+def _empty_plan(
+    source: Tensor, num_nodes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rows, narrow = source.new_empty(num_nodes + 1), torch.empty_like(source, dtype=torch.int32)
+    return rows, narrow, torch.empty_like(rows), torch.empty_like(narrow), torch.empty_like(narrow)
+
+
+# --- apply_frames: h = L xi, y = L phi(xi) ------------------------------------------------------
+
+
+@torch.library.custom_op("geof::apply_frames", mutates_args=())
+def _apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
+    x, message = x.contiguous(), message.contiguous()
+    h, y = _lanes_like(x), _lanes_like(x)
+    _call(
+        "apply_frames",
+        z,
+        _size(x),
+        framed=framed,
+        lanes_out=True,
+        z=z,
+        x=x,
+        message=message,
+        h=h,
+        y=y,
+    )
+    return h, y
+
+
+@_apply_frames.register_fake
+def _(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
+    return _lanes_like(x), _lanes_like(x)
+
+
+@torch.library.custom_op("geof::apply_frames_backward", mutates_args=())
+def _apply_frames_backward(
+    grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, message = x.contiguous(), message.contiguous()
+    grads = torch.empty_like(z), torch.empty_like(x), torch.empty_like(x)
+    _call(
+        "apply_frames_backward",
+        z,
+        _size(x),
+        framed=framed,
+        lanes_out=True,
+        z=z,
+        x=x,
+        message=message,
+        grad_h=grad_h.contiguous(),
+        grad_y=grad_y.contiguous(),
+        grad_z=grads[0],
+        grad_x=grads[1],
+        grad_message=grads[2],
+    )
+    return grads
+
+
+@_apply_frames_backward.register_fake
+def _(
+    grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(z), _dense_like(x), _dense_like(x)
+
+
+def _save_frames(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    z, x, message, ctx.framed = inputs
+    ctx.save_for_backward(z, x, message)
+
+
+def _frames_gradients(ctx: Any, grad_h: Tensor, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+    return *_apply_frames_backward(grad_h, grad_y, *ctx.saved_tensors, ctx.framed), None
+
+
+_apply_frames.register_autograd(_frames_gradients, setup_context=_save_frames)
+
+
+@torch.library.custom_op("geof::environment", mutates_args=())
+def _environment(z: Tensor, x: Tensor) -> Tensor:
+    h = torch.empty_like(x)
+    _call("apply_frames", z, _size(x), z=z, x=x, h=h)
+    return h
+
+
+@_environment.register_fake
+def _(z: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("geof::environment_backward", mutates_args=())
+def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    grad_z, grad_x = torch.empty_like(z), torch.empty_like(x)
+    _call(
+        "apply_frames_backward",
+        z,
+        _size(x),
+        z=z,
+        x=x,
+        grad_h=grad_h.contiguous(),
+        grad_z=grad_z,
+        grad_x=grad_x,
+    )
+    return grad_z, grad_x
+
+
+@_environment_backward.register_fake
+def _(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(z), torch.empty_like(x)
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _environment_gradients(ctx: Any, grad_h: Tensor) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = _environment_backward(grad_h, *ctx.saved_tensors)
+    return gradients
+
+
+_environment.register_autograd(_environment_gradients, setup_context=_save_inputs)
+
+
+def _size(x: Tensor) -> tuple[int, int, int]:
+    n, B, m = x.shape
+    return n, m, B
+
+
+def _lanes_like(x: Tensor) -> Tensor:
+    n, B, m = x.shape
+    return x.new_empty(n, m, B)
+
+
+def _dense_like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+# --- edge_moments -------------------------------------------------------------------------------
+
+
+class LaneMoments(NamedTuple):
+    r"""Sums over neighbourhoods in environment coordinates, lanes last.
+
+    Attributes:
+        weight: ``(E,)``, :math:`\omega_{ij}`.
+        first: ``(n, m, B)``, :math:`\sum_j \omega_{ij} y_j`.
+        second: ``(n, t, B)``, the lower triangle of :math:`S_i` row by row; empty unless asked for.
+    """
+
+    weight: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def edge_moments(
+    h: Tensor, y: Tensor, edges: Neighbourhoods, temperature: float, *, second: bool
+) -> LaneMoments:
+    """Weight the neighbours by environment distance and sum first and second moments.
+
+    Args:
+        h: ``(n, m, B)``, the environment states that set the weights, Eq. (4).
+        y: ``(n, m, B)``, the messages in environment coordinates.
+        edges: The closed neighbourhoods.
+        temperature: The weights' temperature.
+        second: Whether to form the second moment as well.
+    """
+    plan = edge_plan(edges)
+    return LaneMoments(
+        *_edge_moments(h.contiguous(), y.contiguous(), *plan, edges.active, temperature, second)
+    )
+
+
+@torch.library.custom_op("geof::native_edge_moments", mutates_args=())
+def _edge_moments(
+    h: Tensor,
+    y: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    out_pointer: Tensor,
+    out_target: Tensor,
+    out_edge: Tensor,
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    weight, first, outer = _empty_moments(y, source, second)
+    _call(
+        "edge_moments",
+        y,
+        tuple(y.shape),  # type: ignore[arg-type]
+        E=len(source),
+        temperature=temperature,
+        h=h,
+        y=y,
+        pointer=pointer,
+        source=source,
+        active=active,
+        weight=weight,
+        first=first,
+        second=outer if second else None,
+    )
+    return weight, first, outer
+
+
+@_edge_moments.register_fake
+def _(
+    h: Tensor,
+    y: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    out_pointer: Tensor,
+    out_target: Tensor,
+    out_edge: Tensor,
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_moments(y, source, second)
+
+
+def _empty_moments(y: Tensor, source: Tensor, second: bool) -> tuple[Tensor, Tensor, Tensor]:
+    n, m, B = y.shape
+    outer = y.new_empty(n, m * (m + 1) // 2, B) if second else y.new_empty(0)
+    return y.new_empty(source.shape), y.new_empty(n, m, B), outer
+
+
+@torch.library.custom_op("geof::native_edge_moments_backward", mutates_args=())
+def _edge_moments_backward(
+    grad_weight: Tensor | None,
+    grad_first: Tensor,
+    grad_second: Tensor | None,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    out_pointer: Tensor,
+    out_target: Tensor,
+    out_edge: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    grad_h, grad_y = torch.empty_like(h), torch.empty_like(y)
+    _call(
+        "edge_moments_backward",
+        y,
+        tuple(y.shape),  # type: ignore[arg-type]
+        E=len(source),
+        temperature=temperature,
+        h=h,
+        y=y,
+        weight=weight,
+        pointer=pointer,
+        source=source,
+        out_pointer=out_pointer,
+        out_target=out_target,
+        out_edge=out_edge,
+        grad_weight=None if grad_weight is None else grad_weight.contiguous(),
+        grad_first=grad_first.contiguous(),
+        grad_second=None if grad_second is None else grad_second.contiguous(),
+        force=torch.empty_like(weight),
+        grad_h=grad_h,
+        grad_y=grad_y,
+    )
+    return grad_h, grad_y
+
+
+@_edge_moments_backward.register_fake
+def _(
+    grad_weight: Tensor | None,
+    grad_first: Tensor,
+    grad_second: Tensor | None,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    out_pointer: Tensor,
+    out_target: Tensor,
+    out_edge: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(h), torch.empty_like(y)
+
+
+def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    h, y, *plan, _, ctx.temperature, ctx.second = inputs
+    # A weight's own gradient is rare and costs a pass over the edges: none where there is none.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(h, y, output[0], *plan)
+
+
+def _moments_gradients(
+    ctx: Any,
+    grad_weight: Tensor | None,
+    grad_first: Tensor | None,
+    grad_second: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    y = ctx.saved_tensors[1]
+    grad_h, grad_y = _edge_moments_backward(
+        grad_weight,
+        torch.zeros_like(y) if grad_first is None else grad_first,
+        grad_second if ctx.second else None,
+        *ctx.saved_tensors,
+        ctx.temperature,
+    )
+    return grad_h, grad_y, *[None] * 8
+
+
+_edge_moments.register_autograd(_moments_gradients, setup_context=_save_moments)
+
+
+# --- feedback_target: aggregate, statistic, target, all to be looked at -------------------------
+
+
+@torch.library.custom_op("geof::feedback_target", mutates_args=())
+def _feedback_target(
+    z: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = aggregate, target, moment, attempt = _empty_feedback(z, message, statistic)
+    _run_feedback(
+        (z, message.contiguous(), first, second),
+        (statistic, framed, floor, jitter, growth, retries),
+        aggregate=aggregate,
+        target=target,
+        moment=moment if statistic else None,
+        attempt=attempt if statistic else None,
+    )
+    return made
+
+
+@_feedback_target.register_fake
+def _(
+    z: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty_feedback(z, message, statistic)
+
+
+def _empty_feedback(
+    z: Tensor, message: Tensor, statistic: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n, B, m = message.shape
+    if not statistic:
+        nothing = [z.new_empty(0), z.new_empty(0), z.new_empty(0, dtype=torch.long)]
+        return message.new_empty(message.shape), *nothing  # type: ignore[return-value]
+    return (
+        message.new_empty(message.shape),
+        torch.empty_like(z),
+        z.new_empty(n, B, m, m),
+        z.new_empty(n, B, dtype=torch.long),
+    )
+
+
+_FeedbackOptions = tuple[int, bool, float, float, float, int]
+
+
+def _run_feedback(
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: _FeedbackOptions, **out: Any
+) -> None:
+    """Run the kernel and speak up about blocks that were not positive definite."""
+    z, message, first, second = tensors
+    statistic, framed, floor, jitter, growth, retries = options
+    done = _call(
+        "feedback",
+        z,
+        _size(message),
+        statistic=statistic,
+        framed=framed,
+        floor=floor,
+        jitter=jitter,
+        growth=growth,
+        retries=retries,
+        z=z,
+        message=message,
+        first=first,
+        second=second,
+        **out,
+    )
+    non_finite, indefinite, retried, most = done.status
+    if non_finite or indefinite or retried:
+        report_attempts(
+            message.size(0) * message.size(1),
+            JitterSchedule(jitter, growth, retries),
+            non_finite=non_finite,
+            indefinite=indefinite,
+            retried=retried,
+            most_retries=most,
+        )
+
+
+@torch.library.custom_op("geof::feedback_target_backward", mutates_args=())
+def _feedback_target_backward(
+    grad_aggregate: Tensor,
+    grad_target: Tensor,
+    z: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grads = _feedback_gradients_like(z, message, first, second)
+    _run_feedback_backward(
+        (z, message.contiguous(), first, second),
+        (statistic, framed, floor, jitter, growth, retries),
+        grad_aggregate=grad_aggregate.contiguous(),
+        grad_target=grad_target.contiguous(),
+        grad_z=grads[0],
+        grad_message=grads[1],
+        grad_first=grads[2],
+        grad_second=grads[3],
+    )
+    return grads
+
+
+@_feedback_target_backward.register_fake
+def _(
+    grad_aggregate: Tensor,
+    grad_target: Tensor,
+    z: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _feedback_gradients_like(z, message, first, second)
+
+
+def _feedback_gradients_like(
+    z: Tensor, message: Tensor, first: Tensor, second: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # Only the mean statistic looks at the messages themselves.
+    grad_message = torch.zeros_like(message, memory_format=torch.contiguous_format)
+    return torch.empty_like(z), grad_message, torch.empty_like(first), torch.empty_like(second)
+
+
+def _run_feedback_backward(
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: _FeedbackOptions, **fields: Any
+) -> None:
+    z, message, first, second = tensors
+    statistic, framed, floor, jitter, growth, retries = options
+    _call(
+        "feedback_backward",
+        z,
+        _size(message),
+        statistic=statistic,
+        framed=framed,
+        floor=floor,
+        jitter=jitter,
+        growth=growth,
+        retries=retries,
+        z=z,
+        message=message,
+        first=first,
+        second=second,
+        **fields,
+    )
+
+
+def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.options = inputs[4:]
+    ctx.save_for_backward(*inputs[:4])
+    # For inspection; an attempt to differentiate it fails instead of giving a silent zero.
+    ctx.mark_non_differentiable(output[2], output[3])
+
+
+def _feedback_gradients(
+    ctx: Any, grad_aggregate: Tensor, grad_target: Tensor, *_: Tensor
+) -> tuple[Tensor | None, ...]:
+    grads = _feedback_target_backward(
+        grad_aggregate, grad_target, *ctx.saved_tensors, *ctx.options
+    )
+    return *grads, *[None] * 6
+
+
+_feedback_target.register_autograd(_feedback_gradients, setup_context=_save_feedback)
+
+
+# --- evolve: feedback, controller and coordinate update, a cache-sized chunk of nodes at a time -
+
+
+@torch.library.custom_op("geof::evolve", mutates_args=())
+def _evolve(
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    mix: float,
+    strength: float,
+    offdiagonal: float,
+    low: float,
+    high: float,
+) -> tuple[Tensor, Tensor]:
+    x, message = x.contiguous(), message.contiguous()
+    feedback = statistic, framed, floor, jitter, growth, retries
+    update = mix, strength, offdiagonal, low, high
+    aggregate, following = torch.empty_like(x), torch.empty_like(z)
+    weights = None if hidden is None else _Weights.of(hidden, output, bias)
+    scratch = _Scratch(z)
+    for chunk in _chunks(x):
+        part = _Chunk(z[chunk], x[chunk], message[chunk], first[chunk], second[chunk])
+        target = part.target(feedback, aggregate[chunk], scratch)
+        outputs = None
+        if weights is not None and shared is not None:
+            _, values, _ = part.activate(weights, shared[chunk], aggregate[chunk], scratch)
+            outputs = torch.mm(weights.output, values, out=scratch.matrix("out", weights.p, part))
+        part.update("update", update, target, outputs, weights, next=following[chunk])
+    return aggregate, following
+
+
+@_evolve.register_fake
+def _(
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    mix: float,
+    strength: float,
+    offdiagonal: float,
+    low: float,
+    high: float,
+) -> tuple[Tensor, Tensor]:
+    return _dense_like(x), torch.empty_like(z)
+
+
+@torch.library.custom_op("geof::evolve_backward", mutates_args=())
+def _evolve_backward(
+    grad_aggregate: Tensor,
+    grad_following: Tensor,
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    aggregate: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    mix: float,
+    strength: float,
+    offdiagonal: float,
+    low: float,
+    high: float,
+) -> list[Tensor]:
+    """Return the gradients of the first five tensors, then of the controller's four if there."""
+    x, message = x.contiguous(), message.contiguous()
+    grad_following = grad_following.contiguous()
+    feedback = statistic, framed, floor, jitter, growth, retries
+    update = mix, strength, offdiagonal, low, high
+    grads = _evolve_gradients_like(z, x, message, first, second, shared, hidden, output, bias)
+    grad_z, grad_x, grad_message, grad_first, grad_second = grads[:5]
+    weights = None if hidden is None else _Weights.of(hidden, output, bias)
+    grad_weights = None if weights is None else _Weights.of(*grads[6:9])
+    scratch = _Scratch(z)
+    for chunk in _chunks(x):
+        part = _Chunk(z[chunk], x[chunk], message[chunk], first[chunk], second[chunk])
+        pull = scratch.like("pull", x[chunk]).copy_(grad_aggregate[chunk])
+        own = aggregate[chunk]
+        target = part.target(feedback, scratch.like("again", own), scratch)
+        grad_target = None if target is None else scratch.like("grad_target", target)
+        outputs = activation = grad_out = None
+        if weights is not None and shared is not None:
+            activation = part.activate(weights, shared[chunk], own, scratch, slope=True)
+            outputs = torch.mm(
+                weights.output, activation.values, out=scratch.matrix("out", weights.p, part)
+            )
+            grad_out = scratch.matrix("grad_out", weights.p, part)
+        part.update(
+            "update_backward",
+            update,
+            target,
+            outputs,
+            weights,
+            grad_next=grad_following[chunk],
+            grad_z=grad_z[chunk],
+            grad_target=grad_target,
+            grad_out=grad_out,
+        )
+        if activation is not None and grad_out is not None:
+            assert weights is not None
+            assert grad_weights is not None
+            part.controller_backward(
+                weights,
+                grad_weights,
+                activation,
+                grad_out,
+                scratch,
+                grad_shared=grads[5][chunk],
+                grad_x=grad_x[chunk],
+                grad_aggregate=pull,
+            )
+        _run_feedback_backward(
+            (part.z, part.message, part.first, part.second),
+            feedback,
+            add_to_z=True,
+            grad_aggregate=pull,
+            grad_target=grad_target,
+            grad_z=grad_z[chunk],
+            grad_message=grad_message[chunk],
+            grad_first=grad_first[chunk],
+            grad_second=grad_second[chunk],
+        )
+    return grads
+
+
+@_evolve_backward.register_fake
+def _(
+    grad_aggregate: Tensor,
+    grad_following: Tensor,
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    aggregate: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    mix: float,
+    strength: float,
+    offdiagonal: float,
+    low: float,
+    high: float,
+) -> list[Tensor]:
+    return _evolve_gradients_like(z, x, message, first, second, shared, hidden, output, bias)
+
+
+def _evolve_gradients_like(
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    first: Tensor,
+    second: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+) -> list[Tensor]:
+    grad_z, grad_message, grad_first, grad_second = _feedback_gradients_like(
+        z, message, first, second
+    )
+    grad_x = torch.zeros_like(x, memory_format=torch.contiguous_format)
+    grads = [grad_z, grad_x, grad_message, grad_first, grad_second]
+    if shared is not None and hidden is not None and output is not None and bias is not None:
+        grads += [_dense_like(shared)]
+        grads += [
+            torch.zeros_like(part, memory_format=torch.contiguous_format)
+            for part in (hidden, output, bias)
+        ]
+    return grads
+
+
+def _save_evolve(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.options = inputs[9:]
+    ctx.corrected = inputs[5] is not None
+    ctx.save_for_backward(*inputs[:5], output[0], *inputs[5:9])
+
+
+def _evolve_gradients(
+    ctx: Any, grad_aggregate: Tensor, grad_following: Tensor
+) -> tuple[Tensor | None, ...]:
+    grads = _evolve_backward(grad_aggregate, grad_following, *ctx.saved_tensors, *ctx.options)
+    controller = grads[5:] if ctx.corrected else [None] * 4
+    return *grads[:5], *controller, *[None] * 11
+
+
+_evolve.register_autograd(_evolve_gradients, setup_context=_save_evolve)
+
+
+def _chunks(x: Tensor) -> Iterator[slice]:
+    n, B, _ = x.shape
+    size = max(1, _COLUMNS // B)
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+class _Weights(NamedTuple):
+    """The controller's maps: ``(H, 2m)``, ``(p, H)`` and ``(p,)``."""
+
+    hidden: Tensor
+    output: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, hidden: Tensor, output: Tensor | None, bias: Tensor | None) -> _Weights:
+        assert output is not None
+        assert bias is not None
+        return cls(hidden.contiguous(), output.contiguous(), bias.contiguous())
+
+    @property
+    def p(self) -> int:
+        return self.bias.size(0)
+
+
+class _Activation(NamedTuple):
+    """One chunk inside the controller: ``(2m, columns)``, ``(H, columns)``, ``(H, columns)``."""
+
+    q: Tensor
+    values: Tensor
+    slope: Tensor | None
+
+
+class _Scratch:
+    """Buffers reused from chunk to chunk, so that they stay in the cache."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._buffers: dict[str, Tensor] = {}
+
+    def get(self, name: str, *shape: int) -> Tensor:
+        size = 1
+        for length in shape:
+            size *= length
+        held = self._buffers.get(name)
+        if held is None or held.numel() < size:
+            held = self._buffers[name] = self._like.new_empty(size)
+        return held[:size].view(shape)
+
+    def like(self, name: str, values: Tensor) -> Tensor:
+        return self.get(name, *values.shape)
+
+    def matrix(self, name: str, rows: int, part: _Chunk) -> Tensor:
+        return self.get(name, rows, part.columns)
+
+
+class _Chunk:
+    """A few nodes on their way through feedback, controller and update."""
+
+    def __init__(
+        self, z: Tensor, x: Tensor, message: Tensor, first: Tensor, second: Tensor
+    ) -> None:
+        self.z, self.x, self.message, self.first, self.second = z, x, message, first, second
+        self.columns = x.size(0) * x.size(1)
+        self._size = _size(x)
+
+    def target(
+        self, options: _FeedbackOptions, aggregate: Tensor, scratch: _Scratch
+    ) -> Tensor | None:
+        """Fill the aggregate and return the target, Eqs. (6) and (10)."""
+        target = scratch.like("target", self.z) if options[0] else None
+        _run_feedback(
+            (self.z, self.message, self.first, self.second),
+            options,
+            aggregate=aggregate,
+            target=target,
+        )
+        return target
+
+    def activate(
+        self,
+        weights: _Weights,
+        shared: Tensor,
+        aggregate: Tensor,
+        scratch: _Scratch,
+        slope: bool = False,
+    ) -> _Activation:
+        """Return the controller's hidden layer, Eq. (11)."""
+        _, m, _ = self._size
+        width = weights.hidden.size(0)
+        q = scratch.matrix("q", 2 * m, self)
+        _call("pack", q, self._size, x=self.x, aggregate=aggregate, q=q)
+        values = torch.mm(weights.hidden, q, out=scratch.matrix("hidden", width, self))
+        steep = scratch.matrix("slope", width, self) if slope else None
+        _call(
+            "activate", q, self._size, H=width, values=values, shared=shared, slope=steep
+        )
+        return _Activation(q, values, steep)
+
+    def update(
+        self,
+        name: str,
+        options: tuple[float, float, float, float, float],
+        target: Tensor | None,
+        outputs: Tensor | None,
+        weights: _Weights | None,
+        **fields: Tensor | None,
+    ) -> None:
+        """Mix, correct and clip, Eq. (12), or the reverse of it."""
+        mix, strength, offdiagonal, low, high = options
+        m = self._size[1]
+        rank = 0 if weights is None or m == 1 else (weights.p - m) // (2 * (m - 1))
+        _call(
+            name,
+            self.z,
+            self._size,
+            rank=rank,
+            mix=mix,
+            strength=strength,
+            offdiagonal=offdiagonal,
+            low=low,
+            high=high,
+            z=self.z,
+            target=target,
+            out=outputs,
+            bias=None if weights is None else weights.bias,
+            **fields,
+        )
+
+    def controller_backward(
+        self,
+        weights: _Weights,
+        grads: _Weights,
+        activation: _Activation,
+        grad_out: Tensor,
+        scratch: _Scratch,
+        *,
+        grad_shared: Tensor,
+        grad_x: Tensor,
+        grad_aggregate: Tensor,
+    ) -> None:
+        """Add the weights' gradients and push the rest to the controller's inputs."""
+        grads.output.addmm_(grad_out, activation.values.t())
+        grads.bias.add_(grad_out.sum(1))
+        pushed = scratch.like("pushed", activation.values)
+        torch.mm(weights.output.t(), grad_out, out=pushed)
+        _call(
+            "activate_backward",
+            pushed,
+            self._size,
+            H=weights.hidden.size(0),
+            values=pushed,
+            slope=activation.slope,
+            grad_shared=grad_shared,
+        )
+        grads.hidden.addmm_(pushed, activation.q.t())
+        grad_q = torch.mm(
+            weights.hidden.t(), pushed, out=scratch.like("grad_q", activation.q)
+        )
+        _call(
+            "pack_backward",
+            grad_q,
+            self._size,
+            grad_q=grad_q,
+            grad_x=grad_x,
+            grad_aggregate=grad_aggregate,
+        )
