@@ -5,7 +5,7 @@
 #include <new>
 #include <vector>
 
-#include "correction.h"
+#include "evolve.h"
 #include "feedback.h"
 #include "frames.h"
 #include "moments.h"
@@ -15,27 +15,27 @@ namespace {
 
 // The common shapes have code of their own; size 0 stands for any.
 template <template <class, int, int> class Kernel, class T, int W, class Arguments>
-void choose_size(const Arguments& s) {
+void choose_size(const Arguments& s, int m) {
   if constexpr (W > 1) {
-    if (s.m == 8) return Kernel<T, W, 8>::run(s);
+    if (m == 8) return Kernel<T, W, 8>::run(s);
   }
   if constexpr (W == 8) {
-    if (s.m == 2) return Kernel<T, W, 2>::run(s);
-    if (s.m == 4) return Kernel<T, W, 4>::run(s);
+    if (m == 2) return Kernel<T, W, 2>::run(s);
+    if (m == 4) return Kernel<T, W, 4>::run(s);
   }
   Kernel<T, W, 0>::run(s);
 }
 
 // As many blocks in a register as divide the block count.
 template <template <class, int, int> class Kernel, class T, class Arguments>
-int choose_lanes(const Arguments& s) {
+int choose_lanes(const Arguments& s, const geof_shape& shape) {
   try {
-    if (sizeof(T) == 4 && s.B % 8 == 0) {
-      choose_size<Kernel, T, sizeof(T) == 4 ? 8 : 4>(s);
-    } else if (s.B % 4 == 0) {
-      choose_size<Kernel, T, 4>(s);
+    if (sizeof(T) == 4 && shape.B % 8 == 0) {
+      choose_size<Kernel, T, sizeof(T) == 4 ? 8 : 4>(s, shape.m);
+    } else if (shape.B % 4 == 0) {
+      choose_size<Kernel, T, 4>(s, shape.m);
     } else {
-      choose_size<Kernel, T, 1>(s);
+      choose_size<Kernel, T, 1>(s, shape.m);
     }
   } catch (const std::bad_alloc&) {
     return 1;
@@ -125,67 +125,47 @@ FeedbackArguments<T> typed(const geof_feedback_args& a, FeedbackStatus* status) 
 }
 
 template <class T>
-PackArguments<T> typed(const geof_pack_args& a) {
-  const geof_shape& k = a.shape;
-  return {k.threads,
-          k.n,
-          k.m,
-          k.B,
-          in<T>(a.x),
-          in<T>(a.aggregate),
-          out<T>(a.q),
-          in<T>(a.grad_q),
-          out<T>(a.grad_x),
-          out<T>(a.grad_aggregate)};
-}
-
-template <class T>
-ActivationArguments<T> typed(const geof_activation& a) {
-  const geof_shape& k = a.shape;
-  return {k.threads,         k.n,           k.B, int(a.H), out<T>(a.values), in<T>(a.shared),
-          out<T>(a.slope), out<T>(a.grad_shared)};
-}
-
-template <class T>
-UpdateArguments<T> typed(const geof_update_args& a) {
-  const geof_shape& k = a.shape;
-  return {k.threads,
-          k.n,
-          k.m,
-          k.B,
+EvolveArguments<T> typed(const geof_evolve_args& a, FeedbackStatus* status) {
+  return {typed<T>(a.feedback, status),
+          int(a.H),
           int(a.rank),
           T(a.mix),
           T(a.strength),
           T(a.offdiagonal),
           T(a.low),
           T(a.high),
-          in<T>(a.z),
-          in<T>(a.target),
-          in<T>(a.out),
+          in<T>(a.x),
+          in<T>(a.shared),
+          in<T>(a.hidden),
+          in<T>(a.output),
           in<T>(a.bias),
           out<T>(a.next),
           in<T>(a.grad_next),
-          out<T>(a.grad_z),
-          out<T>(a.grad_target),
-          out<T>(a.grad_out)};
+          out<T>(a.grad_x),
+          out<T>(a.grad_shared),
+          out<T>(a.grad_hidden),
+          out<T>(a.grad_output),
+          out<T>(a.grad_bias)};
 }
 
 template <template <class, int, int> class Kernel, class C>
 int dispatch(const C* a) {
-  return a->shape.dtype == 0 ? choose_lanes<Kernel, float>(typed<float>(*a))
-                             : choose_lanes<Kernel, double>(typed<double>(*a));
+  return a->shape.dtype == 0 ? choose_lanes<Kernel, float>(typed<float>(*a), a->shape)
+                             : choose_lanes<Kernel, double>(typed<double>(*a), a->shape);
 }
 
-template <template <class, int, int> class Kernel>
-int dispatch_feedback(geof_feedback_args* a) {
+// Kernels that may meet blocks they cannot factorise; `feedback` is where they say so.
+template <template <class, int, int> class Kernel, class C>
+int dispatch_counting(C* a, geof_feedback_args* feedback) {
   FeedbackStatus status;
-  const int code = a->shape.dtype == 0
-                       ? choose_lanes<Kernel, float>(typed<float>(*a, &status))
-                       : choose_lanes<Kernel, double>(typed<double>(*a, &status));
-  a->status[0] = status.non_finite;
-  a->status[1] = status.indefinite;
-  a->status[2] = status.retried;
-  a->status[3] = status.most_retries;
+  const geof_shape& shape = feedback->shape;
+  const int code = shape.dtype == 0
+                       ? choose_lanes<Kernel, float>(typed<float>(*a, &status), shape)
+                       : choose_lanes<Kernel, double>(typed<double>(*a, &status), shape);
+  feedback->status[0] = status.non_finite;
+  feedback->status[1] = status.indefinite;
+  feedback->status[2] = status.retried;
+  feedback->status[3] = status.most_retries;
   return code;
 }
 
@@ -254,22 +234,11 @@ int geof_edge_moments(const geof_moments* a) { return dispatch<EdgeMoments>(a); 
 int geof_edge_moments_backward(const geof_moments* a) {
   return dispatch<EdgeMomentsBackward>(a);
 }
-int geof_feedback(geof_feedback_args* a) { return dispatch_feedback<FeedbackTarget>(a); }
+int geof_feedback(geof_feedback_args* a) { return dispatch_counting<FeedbackTarget>(a, a); }
 int geof_feedback_backward(geof_feedback_args* a) {
-  return dispatch_feedback<FeedbackTargetBackward>(a);
+  return dispatch_counting<FeedbackTargetBackward>(a, a);
 }
-int geof_pack(const geof_pack_args* a) { return dispatch<Pack>(a); }
-int geof_pack_backward(const geof_pack_args* a) { return dispatch<PackBackward>(a); }
-int geof_update(const geof_update_args* a) { return dispatch<UpdateForward>(a); }
-int geof_update_backward(const geof_update_args* a) { return dispatch<UpdateBackward>(a); }
-
-int geof_activate(const geof_activation* a) {
-  a->shape.dtype == 0 ? Activation<float>::run(typed<float>(*a))
-                      : Activation<double>::run(typed<double>(*a));
-  return 0;
-}
-int geof_activate_backward(const geof_activation* a) {
-  a->shape.dtype == 0 ? Activation<float>::backward(typed<float>(*a))
-                      : Activation<double>::backward(typed<double>(*a));
-  return 0;
+int geof_evolve(geof_evolve_args* a) { return dispatch_counting<Evolve>(a, &a->feedback); }
+int geof_evolve_backward(geof_evolve_args* a) {
+  return dispatch_counting<EvolveBackward>(a, &a->feedback);
 }

@@ -67,32 +67,15 @@ typedef struct {
 } geof_feedback_args;
 
 typedef struct {
-  geof_shape shape;
-  const void *x, *aggregate;
-  void* q; /* (2m, nB) */
-  const void* grad_q;
-  void *grad_x, *grad_aggregate; /* overwritten; added to */
-} geof_pack_args;
-
-typedef struct {
-  geof_shape shape;
-  int64_t H;
-  void* values; /* (H, nB) */
-  const void* shared; /* (n, H) */
-  void* slope;        /* (H, nB) or null */
-  void* grad_shared;  /* (n, H) */
-} geof_activation;
-
-typedef struct {
-  geof_shape shape;
-  int64_t rank;
+  geof_feedback_args feedback; /* its target and grad_target are not used */
+  int64_t H, rank;             /* H = 0: no correction */
   double mix, strength, offdiagonal, low, high;
-  const void *z, *target; /* target: or null */
-  const void *out, *bias; /* or null */
-  void* next;
+  const void* x; /* features */
+  const void *shared, *hidden, *output, *bias; /* (n, H), (H, 2m), (p, H), (p) */
+  void* next;                                  /* lanes */
   const void* grad_next;
-  void *grad_z, *grad_target, *grad_out;
-} geof_update_args;
+  void *grad_x, *grad_shared, *grad_hidden, *grad_output, *grad_bias;
+} geof_evolve_args;
 
 GEOF_EXPORT int geof_abi(void);
 GEOF_EXPORT int geof_openmp(void);
@@ -113,12 +96,8 @@ GEOF_EXPORT int geof_edge_moments(const geof_moments*);
 GEOF_EXPORT int geof_edge_moments_backward(const geof_moments*);
 GEOF_EXPORT int geof_feedback(geof_feedback_args*);
 GEOF_EXPORT int geof_feedback_backward(geof_feedback_args*);
-GEOF_EXPORT int geof_pack(const geof_pack_args*);
-GEOF_EXPORT int geof_pack_backward(const geof_pack_args*);
-GEOF_EXPORT int geof_activate(const geof_activation*);
-GEOF_EXPORT int geof_activate_backward(const geof_activation*);
-GEOF_EXPORT int geof_update(const geof_update_args*);
-GEOF_EXPORT int geof_update_backward(const geof_update_args*);
+GEOF_EXPORT int geof_evolve(geof_evolve_args*);
+GEOF_EXPORT int geof_evolve_backward(geof_evolve_args*);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,20 @@
 #include <cstdint>
 #include <vector>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace geof {
+
+// The calling thread's number inside a parallel region.
+inline int worker() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
 
 // Either whole nodes [first, last) or, with slot >= 0, the part [begin, end) of a hub's edges.
 struct Task {

@@ -141,4 +141,5 @@ def sparse_rows(nodes: int, features: int, density: float, seed: int = 0) -> Ten
         column.flatten(),
         torch.full((nodes * filled,), 1.0 / filled),
         (nodes, features),
+        check_invariants=True,
     )

@@ -13,13 +13,14 @@ from geof.version import __version__
 
 
 def describe_machine(threads: int) -> dict[str, Any]:
-    """Return processor, cores, memory, versions and threads as JSON values."""
+    """Return processor, cores, memory, versions, threads and present load as JSON values."""
     return {
         "cpu": _cpu_model(),
         "cores": _usable_cores(),
         "memory_bytes": total_bytes(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "threads": threads,
+        "load_average_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "geof": __version__,
         "torch": _version("torch"),

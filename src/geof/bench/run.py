@@ -54,17 +54,30 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.machine = describe_machine(self.threads)
+        self._rows: dict[str, dict[Contestant, Row]] = {}
         self._probes: dict[tuple[Any, ...], int] = {}
 
-    def run(self) -> Iterator[list[Row]]:
-        """Yield the rows of each workload when it is finished."""
-        with tempfile.TemporaryDirectory(prefix="geof-bench-") as folder:
-            for workload in self.workloads:
-                path = Path(folder) / "problem.pt"
-                yield self._run_workload(workload, path)
-                path.unlink(missing_ok=True)
+    def run(self) -> Iterator[None]:
+        """Yield whenever times or memory of a workload have been added."""
+        # A quick run may have to end early: times of everything come before any memory.
+        groups = [self.workloads] if self.effort.quick else [[w] for w in self.workloads]
+        for group in groups:
+            with tempfile.TemporaryDirectory(prefix="geof-bench-") as folder:
+                for workload in group:
+                    self._time(workload, Path(folder) / workload.name)
+                    yield
+                self._weigh(group, Path(folder))
+                yield
+                self._measure_kernels(group, Path(folder))
+                yield
 
-    def _run_workload(self, workload: Workload, path: Path) -> list[Row]:
+    @property
+    def rows(self) -> list[Row]:
+        """The rows so far, with their ratios."""
+        return [row for rows in self._rows.values() for row in with_ratios(list(rows.values()))]
+
+    def _time(self, workload: Workload, path: Path) -> None:
+        """Prepare a workload and time everyone who may run on it."""
         batches = QUICK_BATCHES if self.effort.quick else None
         facts: Facts = self._fresh(
             workload.name, work.prepare, workload, self.data_root, batches, path
@@ -75,13 +88,22 @@ class Bench:
         running = [c for c, row in rows.items() if row.status == "ok"]
         for contestant, times in self._times(workload, running, path).items():
             rows[contestant] = _with_times(rows[contestant], times)
-        # The quick ones first: what --quick has no time left for is then the slowest.
-        for row in sorted(rows.values(), key=lambda row: row.seconds_per_epoch or math.inf):
-            if row.status == "ok":
-                rows[row.contestant] = self._with_memory(workload, row, path)
-        if workload.name == ROOFLINE_ON and not self.effort.quick:
-            self.roofline = self._fresh("roofline", measure_roofline, path)
-        return with_ratios(list(rows.values()))
+        self._rows[workload.name] = rows
+
+    def _weigh(self, group: Sequence[Workload], folder: Path) -> None:
+        """Measure the memory of everyone who was timed, the quickest first."""
+        timed = [
+            row
+            for workload in group
+            for row in self._rows[workload.name].values()
+            if row.seconds_per_epoch is not None
+        ]
+        for row in sorted(timed, key=lambda row: row.seconds_per_epoch or 0):
+            self._rows[row.dataset][row.contestant] = self._with_memory(row, folder / row.dataset)
+
+    def _measure_kernels(self, group: Sequence[Workload], folder: Path) -> None:
+        if not self.effort.quick and any(workload.name == ROOFLINE_ON for workload in group):
+            self.roofline = self._fresh("roofline", measure_roofline, folder / ROOFLINE_ON)
 
     def _fresh(self, title: str, task: Any, *arguments: Any) -> Any:
         def say(line: str) -> None:
@@ -152,12 +174,12 @@ class Bench:
             return {contestant: Times(error=str(error)) for contestant in running}
         return times
 
-    def _with_memory(self, workload: Workload, row: Row, path: Path) -> Row:
+    def _with_memory(self, row: Row, path: Path) -> Row:
         epochs = 1 if row.rounds == 1 else self.effort.memory_epochs
         if self._too_late(epochs * (row.seconds_per_epoch or 0)):
             return replace(row, reason="memory not measured: the time of --quick was up")
         try:
-            peak = self._fresh(workload.name, work.measure_memory, path, row.contestant, epochs)
+            peak = self._fresh(row.dataset, work.measure_memory, path, row.contestant, epochs)
         except FreshProcessError as error:
             return replace(row, reason=f"memory not measured: {error}")
         return replace(

@@ -67,7 +67,10 @@ def run_rounds(
         times[contestant].seconds.append(first.pop(contestant))
     orders = round_orders(list(first), effort, sum(first.values()))
     say(f"{len(orders)} rounds of {', '.join(contestant.label for contestant in first)}")
-    for order in orders:
+    begin = clock()
+    for number, order in enumerate(orders):
+        if number >= effort.least_rounds and clock() - begin > effort.seconds:
+            break  # the warm-up promised shorter rounds
         for contestant in order:
             if times[contestant].error is None:
                 seconds = _timed(epochs[contestant], times[contestant], clock)

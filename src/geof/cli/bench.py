@@ -62,13 +62,12 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    rows: list[Row] = []
     with _progress(console, quiet=options.quiet) as say:
         bench = _build(options, workloads, started, say)
-        _write(options, rows, bench)  # before an hour of work: can it be written at all?
-        for finished in bench.run():
-            rows += finished
-            _write(options, rows, bench)
+        _write(options, bench)  # before an hour of work: can it be written at all?
+        for _ in bench.run():
+            _write(options, bench)
+    rows = bench.rows
     _print_rows(console, rows)
     _print_growth(console, rows)
     _print_roofline(console, bench.roofline)
@@ -107,10 +106,12 @@ def _build(
     )
 
 
-def _write(options: argparse.Namespace, rows: list[Row], bench: Bench) -> None:
+def _write(options: argparse.Namespace, bench: Bench) -> None:
+    """Write what there is; called again and again, so that an interruption loses little."""
     from geof.bench.rows import growth
     from geof.data.files import write_json
 
+    rows = bench.rows
     if options.json is not None:
         write_json(options.json, [row.as_json() for row in rows])
     if options.summary is not None:
@@ -153,8 +154,20 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
         "Median over interleaved rounds; memory is the peak above data and model in a fresh "
         "process; ratios are to 'gcn', PyG's GCN as usually written."
     )
+    _warn_of_load(console, rows)
     for line in dict.fromkeys(line for row in rows for line in _remarks(row)):
         console.print(line, soft_wrap=True)
+
+
+def _warn_of_load(console: Console, rows: Sequence[Row]) -> None:
+    """Say so where other work ran on the machine: threads that wait for each other suffer most."""
+    machine = rows[0].machine
+    load = machine["load_average_before"]
+    if load is not None and load > machine["cores"] / 2:
+        console.print(
+            f"Warning: the machine was busy before the run (load {load:.1f} on "
+            f"{machine['cores']} cores). Do not rely on these numbers."
+        )
 
 
 def _remarks(row: Row) -> Iterator[str]:

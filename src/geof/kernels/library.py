@@ -89,38 +89,20 @@ class Feedback(Structure):
     )
 
 
-class Pack(Structure):
-    """Arguments of ``pack`` and its backward."""
+class Evolve(Structure):
+    """Arguments of ``evolve`` and its backward."""
 
     _fields_ = (
-        ("shape", Shape),
-        *_pointers("x", "aggregate", "q", "grad_q", "grad_x", "grad_aggregate"),
-    )
-
-
-class Activation(Structure):
-    """Arguments of ``activate`` and its backward."""
-
-    _fields_ = (
-        ("shape", Shape),
+        ("feedback", Feedback),
         ("H", c_int64),
-        *_pointers("values", "shared", "slope", "grad_shared"),
-    )
-
-
-class Update(Structure):
-    """Arguments of ``update`` and its backward."""
-
-    _fields_ = (
-        ("shape", Shape),
         ("rank", c_int64),
         ("mix", c_double),
         ("strength", c_double),
         ("offdiagonal", c_double),
         ("low", c_double),
         ("high", c_double),
-        *_pointers("z", "target", "out", "bias", "next", "grad_next"),
-        *_pointers("grad_z", "grad_target", "grad_out"),
+        *_pointers("x", "shared", "hidden", "output", "bias", "next", "grad_next"),
+        *_pointers("grad_x", "grad_shared", "grad_hidden", "grad_output", "grad_bias"),
     )
 
 
@@ -128,9 +110,7 @@ _FUNCTIONS: dict[str, type[Structure]] = {
     "apply_frames": Frames,
     "edge_moments": Moments,
     "feedback": Feedback,
-    "pack": Pack,
-    "activate": Activation,
-    "update": Update,
+    "evolve": Evolve,
 }
 
 
@@ -154,39 +134,45 @@ class Library:
             for suffix in ("", "_backward"):
                 function = getattr(handle, f"geof_{name}{suffix}")
                 function.argtypes = [POINTER(structure)]
-                self._functions[name + suffix] = (function, structure)
+                self._functions[name + suffix] = function
         self._plan = handle.geof_plan
         self._plan.argtypes = [c_int64, c_int64, *[c_void_p] * 7]
 
-    def call(self, name: str, like: Tensor, size: tuple[int, int, int], **fields: Any) -> Structure:
-        """Run a kernel; tensors among the fields are passed by address.
+    def call(self, name: str, arguments: Structure) -> None:
+        """Run a kernel.
 
         Args:
-            name: A function of the interface.
-            like: A tensor of the dtype to work in.
-            size: ``(n, m, B)``.
-            **fields: Fields of the function's structure; what is not named is null or zero.
+            name: A function of the interface, without its prefix.
+            arguments: Its structure, see :func:`fill`.
 
         Raises:
             MemoryError: If the kernel could not allocate its scratch.
         """
-        function, structure = self._functions[name]
-        n, m, B = size
-        arguments = structure(
-            shape=Shape(int(like.dtype == torch.float64), torch.get_num_threads(), n, m, B),
-            **{
-                key: value.data_ptr() if isinstance(value, Tensor) else value
-                for key, value in fields.items()
-            },
-        )
-        if function(ctypes.byref(arguments)):
+        if self._functions[name](ctypes.byref(arguments)):
             raise MemoryError(f"The native kernel '{name}' could not allocate its scratch memory.")
-        return arguments
 
     def plan(self, source: Tensor, target: Tensor, num_nodes: int, out: tuple[Tensor, ...]) -> int:
         """Fill the rows of incoming and outgoing edges; return the C function's code."""
         addresses = [tensor.data_ptr() for tensor in (source, target, *out)]
         return int(self._plan(num_nodes, len(source), *addresses))
+
+
+def fill(structure: type[Structure], **fields: Any) -> Any:
+    """Return a filled structure; tensors are given by address, what is not named is null or zero.
+
+    The caller keeps the tensors alive until the kernel has run.
+    """
+    return structure(
+        **{
+            name: value.data_ptr() if isinstance(value, Tensor) else value
+            for name, value in fields.items()
+        }
+    )
+
+
+def shape_of(like: Tensor, n: int, m: int, B: int) -> Shape:
+    """Return the sizes, the dtype of ``like`` and torch's number of threads."""
+    return Shape(int(like.dtype == torch.float64), torch.get_num_threads(), n, m, B)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ operator has a hand-derived backward pass, saves only its inputs and is once dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +17,20 @@ from geof.errors import DtypeError
 from geof.geometry import JitterSchedule
 from geof.geometry.cholesky import report_attempts
 from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
-from geof.kernels.library import Library, find_library
+from geof.kernels.library import (
+    Evolve,
+    Feedback,
+    Frames,
+    Library,
+    Moments,
+    Shape,
+    fill,
+    find_library,
+    shape_of,
+)
 from geof.kernels.neighbourhood import Neighbourhoods
 
 _STATISTICS = {None: 0, "full": 1, "diagonal": 2, "mean": 3}
-
-_COLUMNS = 4096
-"""Blocks worked on at once by :func:`evolve`: their temporaries stay in the processor's cache."""
 
 
 def native_step(
@@ -73,7 +79,7 @@ def native_evolve(
 
 def native_environment(xi: Tensor, coords: Tensor) -> Tensor:
     r"""Return :math:`h = L \xi`, Eq. (4), ``(n, B, m)``."""
-    environment: Tensor = _environment(_lanes(coords), xi.contiguous())
+    environment: Tensor = _environment(_lanes(coords), xi)
     return environment
 
 
@@ -123,13 +129,23 @@ def _library() -> Library:
     return library
 
 
-def _call(name: str, like: Tensor, size: tuple[int, int, int], **fields: Any) -> Any:
+def _call(name: str, like: Tensor, arguments: Any) -> None:
     if like.dtype not in (torch.float32, torch.float64):
         raise DtypeError(
             f"Expected float32 or float64 for the native backend (got {like.dtype}). "
             "Use model.float() or backend='torch'."
         )
-    return _library().call(name, like, size, **fields)
+    _library().call(name, arguments)
+
+
+def _dense(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """Return contiguous tensors: the kernels know no strides."""
+    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
+def _shape(features: Tensor) -> Shape:
+    n, B, m = features.shape
+    return shape_of(features, n, m, B)
 
 
 # --- The neighbourhoods as compressed rows ------------------------------------------------------
@@ -189,9 +205,7 @@ def _(
     return _empty_plan(source, num_nodes)
 
 
-def _empty_plan(
-    source: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _empty_plan(source: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     rows, narrow = source.new_empty(num_nodes + 1), torch.empty_like(source, dtype=torch.int32)
     return rows, narrow, torch.empty_like(rows), torch.empty_like(narrow), torch.empty_like(narrow)
 
@@ -201,12 +215,11 @@ def _empty_plan(
 
 @torch.library.custom_op("geof::apply_frames", mutates_args=())
 def _apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
-    x, message = x.contiguous(), message.contiguous()
+    z, x, message = _dense(z, x, message)
     h, y = _lanes_like(x), _lanes_like(x)
-    _call(
-        "apply_frames",
-        z,
-        _size(x),
+    arguments = fill(
+        Frames,
+        shape=_shape(x),
         framed=framed,
         lanes_out=True,
         z=z,
@@ -215,6 +228,7 @@ def _apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[
         h=h,
         y=y,
     )
+    _call("apply_frames", z, arguments)
     return h, y
 
 
@@ -227,23 +241,23 @@ def _(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tens
 def _apply_frames_backward(
     grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    x, message = x.contiguous(), message.contiguous()
+    grad_h, grad_y, z, x, message = _dense(grad_h, grad_y, z, x, message)
     grads = torch.empty_like(z), torch.empty_like(x), torch.empty_like(x)
-    _call(
-        "apply_frames_backward",
-        z,
-        _size(x),
+    arguments = fill(
+        Frames,
+        shape=_shape(x),
         framed=framed,
         lanes_out=True,
         z=z,
         x=x,
         message=message,
-        grad_h=grad_h.contiguous(),
-        grad_y=grad_y.contiguous(),
+        grad_h=grad_h,
+        grad_y=grad_y,
         grad_z=grads[0],
         grad_x=grads[1],
         grad_message=grads[2],
     )
+    _call("apply_frames_backward", z, arguments)
     return grads
 
 
@@ -268,35 +282,29 @@ _apply_frames.register_autograd(_frames_gradients, setup_context=_save_frames)
 
 @torch.library.custom_op("geof::environment", mutates_args=())
 def _environment(z: Tensor, x: Tensor) -> Tensor:
+    z, x = _dense(z, x)
     h = torch.empty_like(x)
-    _call("apply_frames", z, _size(x), z=z, x=x, h=h)
+    _call("apply_frames", z, fill(Frames, shape=_shape(x), z=z, x=x, h=h))
     return h
 
 
 @_environment.register_fake
 def _(z: Tensor, x: Tensor) -> Tensor:
-    return torch.empty_like(x)
+    return _dense_like(x)
 
 
 @torch.library.custom_op("geof::environment_backward", mutates_args=())
 def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    grad_h, z, x = _dense(grad_h, z, x)
     grad_z, grad_x = torch.empty_like(z), torch.empty_like(x)
-    _call(
-        "apply_frames_backward",
-        z,
-        _size(x),
-        z=z,
-        x=x,
-        grad_h=grad_h.contiguous(),
-        grad_z=grad_z,
-        grad_x=grad_x,
-    )
+    arguments = fill(Frames, shape=_shape(x), z=z, x=x, grad_h=grad_h, grad_z=grad_z, grad_x=grad_x)
+    _call("apply_frames_backward", z, arguments)
     return grad_z, grad_x
 
 
 @_environment_backward.register_fake
 def _(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(z), torch.empty_like(x)
+    return _dense_like(z), _dense_like(x)
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -309,11 +317,6 @@ def _environment_gradients(ctx: Any, grad_h: Tensor) -> tuple[Tensor, ...]:
 
 
 _environment.register_autograd(_environment_gradients, setup_context=_save_inputs)
-
-
-def _size(x: Tensor) -> tuple[int, int, int]:
-    n, B, m = x.shape
-    return n, m, B
 
 
 def _lanes_like(x: Tensor) -> Tensor:
@@ -355,9 +358,7 @@ def edge_moments(
         second: Whether to form the second moment as well.
     """
     plan = edge_plan(edges)
-    return LaneMoments(
-        *_edge_moments(h.contiguous(), y.contiguous(), *plan, edges.active, temperature, second)
-    )
+    return LaneMoments(*_edge_moments(h, y, *plan, edges.active, temperature, second))
 
 
 @torch.library.custom_op("geof::native_edge_moments", mutates_args=())
@@ -374,10 +375,10 @@ def _edge_moments(
     second: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     weight, first, outer = _empty_moments(y, source, second)
-    _call(
-        "edge_moments",
-        y,
-        tuple(y.shape),  # type: ignore[arg-type]
+    h, y, active = _dense(h, y, active)
+    arguments = fill(
+        Moments,
+        shape=shape_of(y, *y.shape),
         E=len(source),
         temperature=temperature,
         h=h,
@@ -389,6 +390,7 @@ def _edge_moments(
         first=first,
         second=outer if second else None,
     )
+    _call("edge_moments", y, arguments)
     return weight, first, outer
 
 
@@ -429,11 +431,11 @@ def _edge_moments_backward(
     out_edge: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    grad_h, grad_y = torch.empty_like(h), torch.empty_like(y)
-    _call(
-        "edge_moments_backward",
-        y,
-        tuple(y.shape),  # type: ignore[arg-type]
+    h, y, grad_weight, grad_first, grad_second = _dense(h, y, grad_weight, grad_first, grad_second)
+    grad_h, grad_y, force = torch.empty_like(h), torch.empty_like(y), torch.empty_like(weight)
+    arguments = fill(
+        Moments,
+        shape=shape_of(y, *y.shape),
         E=len(source),
         temperature=temperature,
         h=h,
@@ -444,13 +446,14 @@ def _edge_moments_backward(
         out_pointer=out_pointer,
         out_target=out_target,
         out_edge=out_edge,
-        grad_weight=None if grad_weight is None else grad_weight.contiguous(),
-        grad_first=grad_first.contiguous(),
-        grad_second=None if grad_second is None else grad_second.contiguous(),
-        force=torch.empty_like(weight),
+        grad_weight=grad_weight,
+        grad_first=grad_first,
+        grad_second=grad_second,
+        force=force,
         grad_h=grad_h,
         grad_y=grad_y,
     )
+    _call("edge_moments_backward", y, arguments)
     return grad_h, grad_y
 
 
@@ -515,15 +518,18 @@ def _feedback_target(
     growth: float,
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tensors = _dense(z, message, first, second)
     made = aggregate, target, moment, attempt = _empty_feedback(z, message, statistic)
-    _run_feedback(
-        (z, message.contiguous(), first, second),
+    arguments = _feedback_arguments(
+        tensors,
         (statistic, framed, floor, jitter, growth, retries),
         aggregate=aggregate,
         target=target,
         moment=moment if statistic else None,
         attempt=attempt if statistic else None,
     )
+    _call("feedback", z, arguments)
+    _report(arguments, message)
     return made
 
 
@@ -561,16 +567,14 @@ def _empty_feedback(
 _FeedbackOptions = tuple[int, bool, float, float, float, int]
 
 
-def _run_feedback(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: _FeedbackOptions, **out: Any
-) -> None:
-    """Run the kernel and speak up about blocks that were not positive definite."""
+def _feedback_arguments(
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: _FeedbackOptions, **fields: Any
+) -> Any:
     z, message, first, second = tensors
     statistic, framed, floor, jitter, growth, retries = options
-    done = _call(
-        "feedback",
-        z,
-        _size(message),
+    return fill(
+        Feedback,
+        shape=_shape(message),
         statistic=statistic,
         framed=framed,
         floor=floor,
@@ -581,13 +585,17 @@ def _run_feedback(
         message=message,
         first=first,
         second=second,
-        **out,
+        **fields,
     )
+
+
+def _report(done: Any, features: Tensor) -> None:
+    """Speak up about blocks that were not positive definite at the first attempt."""
     non_finite, indefinite, retried, most = done.status
     if non_finite or indefinite or retried:
         report_attempts(
-            message.size(0) * message.size(1),
-            JitterSchedule(jitter, growth, retries),
+            features.size(0) * features.size(1),
+            JitterSchedule(done.jitter, done.growth, done.retries),
             non_finite=non_finite,
             indefinite=indefinite,
             retried=retried,
@@ -610,17 +618,20 @@ def _feedback_target_backward(
     growth: float,
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grads = _feedback_gradients_like(z, message, first, second)
-    _run_feedback_backward(
-        (z, message.contiguous(), first, second),
+    tensors = _dense(z, message, first, second)
+    grads = _feedback_gradients_like(*tensors)
+    grad_aggregate, grad_target = _dense(grad_aggregate, grad_target)
+    arguments = _feedback_arguments(
+        tensors,
         (statistic, framed, floor, jitter, growth, retries),
-        grad_aggregate=grad_aggregate.contiguous(),
-        grad_target=grad_target.contiguous(),
+        grad_aggregate=grad_aggregate,
+        grad_target=grad_target,
         grad_z=grads[0],
         grad_message=grads[1],
         grad_first=grads[2],
         grad_second=grads[3],
     )
+    _call("feedback_backward", z, arguments)
     return grads
 
 
@@ -650,29 +661,6 @@ def _feedback_gradients_like(
     return torch.empty_like(z), grad_message, torch.empty_like(first), torch.empty_like(second)
 
 
-def _run_feedback_backward(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: _FeedbackOptions, **fields: Any
-) -> None:
-    z, message, first, second = tensors
-    statistic, framed, floor, jitter, growth, retries = options
-    _call(
-        "feedback_backward",
-        z,
-        _size(message),
-        statistic=statistic,
-        framed=framed,
-        floor=floor,
-        jitter=jitter,
-        growth=growth,
-        retries=retries,
-        z=z,
-        message=message,
-        first=first,
-        second=second,
-        **fields,
-    )
-
-
 def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.options = inputs[4:]
     ctx.save_for_backward(*inputs[:4])
@@ -683,9 +671,7 @@ def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _feedback_gradients(
     ctx: Any, grad_aggregate: Tensor, grad_target: Tensor, *_: Tensor
 ) -> tuple[Tensor | None, ...]:
-    grads = _feedback_target_backward(
-        grad_aggregate, grad_target, *ctx.saved_tensors, *ctx.options
-    )
+    grads = _feedback_target_backward(grad_aggregate, grad_target, *ctx.saved_tensors, *ctx.options)
     return *grads, *[None] * 6
 
 
@@ -718,20 +704,16 @@ def _evolve(
     low: float,
     high: float,
 ) -> tuple[Tensor, Tensor]:
-    x, message = x.contiguous(), message.contiguous()
-    feedback = statistic, framed, floor, jitter, growth, retries
-    update = mix, strength, offdiagonal, low, high
-    aggregate, following = torch.empty_like(x), torch.empty_like(z)
-    weights = None if hidden is None else _Weights.of(hidden, output, bias)
-    scratch = _Scratch(z)
-    for chunk in _chunks(x):
-        part = _Chunk(z[chunk], x[chunk], message[chunk], first[chunk], second[chunk])
-        target = part.target(feedback, aggregate[chunk], scratch)
-        outputs = None
-        if weights is not None and shared is not None:
-            _, values, _ = part.activate(weights, shared[chunk], aggregate[chunk], scratch)
-            outputs = torch.mm(weights.output, values, out=scratch.matrix("out", weights.p, part))
-        part.update("update", update, target, outputs, weights, next=following[chunk])
+    tensors = _Evolving(*_dense(z, x, message, first, second, shared, hidden, output, bias))
+    aggregate, following = _dense_like(x), torch.empty_like(tensors.z)
+    arguments = tensors.arguments(
+        (statistic, framed, floor, jitter, growth, retries),
+        (mix, strength, offdiagonal, low, high),
+        {"aggregate": aggregate},
+        next=following,
+    )
+    _call("evolve", z, arguments)
+    _report(arguments.feedback, x)
     return aggregate, following
 
 
@@ -771,6 +753,7 @@ def _evolve_backward(
     first: Tensor,
     second: Tensor,
     aggregate: Tensor,
+    following: Tensor,
     shared: Tensor | None,
     hidden: Tensor | None,
     output: Tensor | None,
@@ -788,63 +771,30 @@ def _evolve_backward(
     high: float,
 ) -> list[Tensor]:
     """Return the gradients of the first five tensors, then of the controller's four if there."""
-    x, message = x.contiguous(), message.contiguous()
-    grad_following = grad_following.contiguous()
-    feedback = statistic, framed, floor, jitter, growth, retries
-    update = mix, strength, offdiagonal, low, high
-    grads = _evolve_gradients_like(z, x, message, first, second, shared, hidden, output, bias)
-    grad_z, grad_x, grad_message, grad_first, grad_second = grads[:5]
-    weights = None if hidden is None else _Weights.of(hidden, output, bias)
-    grad_weights = None if weights is None else _Weights.of(*grads[6:9])
-    scratch = _Scratch(z)
-    for chunk in _chunks(x):
-        part = _Chunk(z[chunk], x[chunk], message[chunk], first[chunk], second[chunk])
-        pull = scratch.like("pull", x[chunk]).copy_(grad_aggregate[chunk])
-        own = aggregate[chunk]
-        target = part.target(feedback, scratch.like("again", own), scratch)
-        grad_target = None if target is None else scratch.like("grad_target", target)
-        outputs = activation = grad_out = None
-        if weights is not None and shared is not None:
-            activation = part.activate(weights, shared[chunk], own, scratch, slope=True)
-            outputs = torch.mm(
-                weights.output, activation.values, out=scratch.matrix("out", weights.p, part)
-            )
-            grad_out = scratch.matrix("grad_out", weights.p, part)
-        part.update(
-            "update_backward",
-            update,
-            target,
-            outputs,
-            weights,
-            grad_next=grad_following[chunk],
-            grad_z=grad_z[chunk],
-            grad_target=grad_target,
-            grad_out=grad_out,
-        )
-        if activation is not None and grad_out is not None:
-            assert weights is not None
-            assert grad_weights is not None
-            part.controller_backward(
-                weights,
-                grad_weights,
-                activation,
-                grad_out,
-                scratch,
-                grad_shared=grads[5][chunk],
-                grad_x=grad_x[chunk],
-                grad_aggregate=pull,
-            )
-        _run_feedback_backward(
-            (part.z, part.message, part.first, part.second),
-            feedback,
-            add_to_z=True,
-            grad_aggregate=pull,
-            grad_target=grad_target,
-            grad_z=grad_z[chunk],
-            grad_message=grad_message[chunk],
-            grad_first=grad_first[chunk],
-            grad_second=grad_second[chunk],
-        )
+    tensors = _Evolving(*_dense(z, x, message, first, second, shared, hidden, output, bias))
+    grads = _evolve_gradients_like(*tensors)
+    grad_aggregate, grad_following, aggregate, following = _dense(
+        grad_aggregate, grad_following, aggregate, following
+    )
+    names = ("grad_shared", "grad_hidden", "grad_output", "grad_bias")
+    arguments = tensors.arguments(
+        (statistic, framed, floor, jitter, growth, retries),
+        (mix, strength, offdiagonal, low, high),
+        {
+            "add_to_z": True,
+            "aggregate": aggregate,
+            "grad_aggregate": grad_aggregate,
+            "grad_z": grads[0],
+            "grad_message": grads[2],
+            "grad_first": grads[3],
+            "grad_second": grads[4],
+        },
+        next=following,
+        grad_next=grad_following,
+        grad_x=grads[1],
+        **dict(zip(names, grads[5:], strict=False)),
+    )
+    _call("evolve_backward", z, arguments)
     return grads
 
 
@@ -858,6 +808,7 @@ def _(
     first: Tensor,
     second: Tensor,
     aggregate: Tensor,
+    following: Tensor,
     shared: Tensor | None,
     hidden: Tensor | None,
     output: Tensor | None,
@@ -905,7 +856,7 @@ def _evolve_gradients_like(
 def _save_evolve(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.options = inputs[9:]
     ctx.corrected = inputs[5] is not None
-    ctx.save_for_backward(*inputs[:5], output[0], *inputs[5:9])
+    ctx.save_for_backward(*inputs[:5], *output, *inputs[5:9])
 
 
 def _evolve_gradients(
@@ -919,169 +870,51 @@ def _evolve_gradients(
 _evolve.register_autograd(_evolve_gradients, setup_context=_save_evolve)
 
 
-def _chunks(x: Tensor) -> Iterator[slice]:
-    n, B, _ = x.shape
-    size = max(1, _COLUMNS // B)
-    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+_UpdateOptions = tuple[float, float, float, float, float]
 
 
-class _Weights(NamedTuple):
-    """The controller's maps: ``(H, 2m)``, ``(p, H)`` and ``(p,)``."""
+class _Evolving(NamedTuple):
+    """The tensors of an evolution, all contiguous."""
 
-    hidden: Tensor
-    output: Tensor
-    bias: Tensor
+    z: Tensor
+    x: Tensor
+    message: Tensor
+    first: Tensor
+    second: Tensor
+    shared: Tensor | None
+    hidden: Tensor | None
+    output: Tensor | None
+    bias: Tensor | None
 
-    @classmethod
-    def of(cls, hidden: Tensor, output: Tensor | None, bias: Tensor | None) -> _Weights:
-        assert output is not None
-        assert bias is not None
-        return cls(hidden.contiguous(), output.contiguous(), bias.contiguous())
-
-    @property
-    def p(self) -> int:
-        return self.bias.size(0)
-
-
-class _Activation(NamedTuple):
-    """One chunk inside the controller: ``(2m, columns)``, ``(H, columns)``, ``(H, columns)``."""
-
-    q: Tensor
-    values: Tensor
-    slope: Tensor | None
-
-
-class _Scratch:
-    """Buffers reused from chunk to chunk, so that they stay in the cache."""
-
-    def __init__(self, like: Tensor) -> None:
-        self._like = like
-        self._buffers: dict[str, Tensor] = {}
-
-    def get(self, name: str, *shape: int) -> Tensor:
-        size = 1
-        for length in shape:
-            size *= length
-        held = self._buffers.get(name)
-        if held is None or held.numel() < size:
-            held = self._buffers[name] = self._like.new_empty(size)
-        return held[:size].view(shape)
-
-    def like(self, name: str, values: Tensor) -> Tensor:
-        return self.get(name, *values.shape)
-
-    def matrix(self, name: str, rows: int, part: _Chunk) -> Tensor:
-        return self.get(name, rows, part.columns)
-
-
-class _Chunk:
-    """A few nodes on their way through feedback, controller and update."""
-
-    def __init__(
-        self, z: Tensor, x: Tensor, message: Tensor, first: Tensor, second: Tensor
-    ) -> None:
-        self.z, self.x, self.message, self.first, self.second = z, x, message, first, second
-        self.columns = x.size(0) * x.size(1)
-        self._size = _size(x)
-
-    def target(
-        self, options: _FeedbackOptions, aggregate: Tensor, scratch: _Scratch
-    ) -> Tensor | None:
-        """Fill the aggregate and return the target, Eqs. (6) and (10)."""
-        target = scratch.like("target", self.z) if options[0] else None
-        _run_feedback(
-            (self.z, self.message, self.first, self.second),
-            options,
-            aggregate=aggregate,
-            target=target,
-        )
-        return target
-
-    def activate(
+    def arguments(
         self,
-        weights: _Weights,
-        shared: Tensor,
-        aggregate: Tensor,
-        scratch: _Scratch,
-        slope: bool = False,
-    ) -> _Activation:
-        """Return the controller's hidden layer, Eq. (11)."""
-        _, m, _ = self._size
-        width = weights.hidden.size(0)
-        q = scratch.matrix("q", 2 * m, self)
-        _call("pack", q, self._size, x=self.x, aggregate=aggregate, q=q)
-        values = torch.mm(weights.hidden, q, out=scratch.matrix("hidden", width, self))
-        steep = scratch.matrix("slope", width, self) if slope else None
-        _call(
-            "activate", q, self._size, H=width, values=values, shared=shared, slope=steep
-        )
-        return _Activation(q, values, steep)
-
-    def update(
-        self,
-        name: str,
-        options: tuple[float, float, float, float, float],
-        target: Tensor | None,
-        outputs: Tensor | None,
-        weights: _Weights | None,
-        **fields: Tensor | None,
-    ) -> None:
-        """Mix, correct and clip, Eq. (12), or the reverse of it."""
-        mix, strength, offdiagonal, low, high = options
-        m = self._size[1]
-        rank = 0 if weights is None or m == 1 else (weights.p - m) // (2 * (m - 1))
-        _call(
-            name,
-            self.z,
-            self._size,
+        feedback: _FeedbackOptions,
+        update: _UpdateOptions,
+        feedback_fields: dict[str, Any],
+        **fields: Any,
+    ) -> Any:
+        """Return the kernel's structure."""
+        mix, strength, offdiagonal, low, high = update
+        m = self.x.size(-1)
+        rank = 0
+        if self.bias is not None and m > 1:
+            rank = (len(self.bias) - m) // (2 * (m - 1))
+        return fill(
+            Evolve,
+            feedback=_feedback_arguments(
+                (self.z, self.message, self.first, self.second), feedback, **feedback_fields
+            ),
+            H=0 if self.hidden is None else self.hidden.size(0),
             rank=rank,
             mix=mix,
             strength=strength,
             offdiagonal=offdiagonal,
             low=low,
             high=high,
-            z=self.z,
-            target=target,
-            out=outputs,
-            bias=None if weights is None else weights.bias,
+            x=self.x,
+            shared=self.shared,
+            hidden=self.hidden,
+            output=self.output,
+            bias=self.bias,
             **fields,
-        )
-
-    def controller_backward(
-        self,
-        weights: _Weights,
-        grads: _Weights,
-        activation: _Activation,
-        grad_out: Tensor,
-        scratch: _Scratch,
-        *,
-        grad_shared: Tensor,
-        grad_x: Tensor,
-        grad_aggregate: Tensor,
-    ) -> None:
-        """Add the weights' gradients and push the rest to the controller's inputs."""
-        grads.output.addmm_(grad_out, activation.values.t())
-        grads.bias.add_(grad_out.sum(1))
-        pushed = scratch.like("pushed", activation.values)
-        torch.mm(weights.output.t(), grad_out, out=pushed)
-        _call(
-            "activate_backward",
-            pushed,
-            self._size,
-            H=weights.hidden.size(0),
-            values=pushed,
-            slope=activation.slope,
-            grad_shared=grad_shared,
-        )
-        grads.hidden.addmm_(pushed, activation.q.t())
-        grad_q = torch.mm(
-            weights.hidden.t(), pushed, out=scratch.like("grad_q", activation.q)
-        )
-        _call(
-            "pack_backward",
-            grad_q,
-            self._size,
-            grad_q=grad_q,
-            grad_x=grad_x,
-            grad_aggregate=grad_aggregate,
         )

@@ -1,0 +1,353 @@
+// From the moments to the next coordinates in one sweep, Eqs. (6), (8), (10), (11) and (12).
+//
+// A few nodes at a time, each block a column of matrices that stay in the cache:
+//
+//   q (2m, columns) = [xi_b || agg_b],  hidden (H, columns) = SiLU(W_1 q + shared_i),
+//   out (p, columns) = W_2 hidden + bias = [U_1.., V_0.., d],
+//   z' = clip(z + mix (target - z) + strength [lower(U V^T), d]).
+//
+// Of U's m rows the first and of V's the last never reach the strictly lower triangle; the caller
+// leaves them out of W_2, so p = 2 (m - 1) rank + m. Neither target nor correction exists whole.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "feedback.h"
+#include "products.h"
+#include "tasks.h"
+
+namespace geof {
+
+template <class T>
+struct EvolveArguments {
+  FeedbackArguments<T> feedback;  // its target and grad_target are not used
+  int H, rank;                    // H = 0: no correction
+  T mix, strength, offdiagonal, low, high;
+  const T* x;                               // (n, B, m)
+  const T *shared, *hidden, *output, *bias;  // (n, H), (H, 2m), (p, H), (p)
+  T* next;                                   // (n, t, B); read by the backward pass
+  // Backward only.
+  const T* grad_next;
+  T *grad_x, *grad_shared;                   // (n, B, m), (n, H)
+  T *grad_hidden, *grad_output, *grad_bias;  // like the maps; overwritten
+};
+
+constexpr int kChunk = 512;   // columns worked on at once
+constexpr int kGroups = 64;   // fixed shares of the chunks: sums over them have a fixed order
+
+template <class T, int W, int M>
+struct EvolveBase {
+  using V = Vec<T, W>;
+  using A = EvolveArguments<T>;
+  static constexpr int N = capacity(M);
+
+  const A& s;
+  const int m, B, p;
+  const int64_t d, t, nodes, ld;
+
+  explicit EvolveBase(const A& arguments)
+      : s(arguments),
+        m(M ? M : arguments.feedback.m),
+        B(arguments.feedback.B),
+        p(2 * (m - 1) * arguments.rank + m),
+        d(int64_t(m) * B),
+        t(int64_t(triangle(m)) * B),
+        nodes(std::max(1, kChunk / B)),
+        ld((nodes * B + kColumnStep - 1) / kColumnStep * kColumnStep) {}
+
+  int64_t chunks() const { return (s.feedback.n + nodes - 1) / nodes; }
+
+  // The feedback's arguments for the nodes from `begin` on.
+  FeedbackArguments<T> feedback_from(int64_t begin) const {
+    FeedbackArguments<T> f = s.feedback;
+    const auto skip = [](auto*& pointer, int64_t count) {
+      if (pointer) pointer += count;
+    };
+    for (const T** lanes : {&f.z, &f.second}) skip(*lanes, begin * t);
+    for (const T** features : {&f.message, &f.first, &f.grad_aggregate}) skip(*features, begin * d);
+    for (T** lanes : {&f.grad_z, &f.grad_second}) skip(*lanes, begin * t);
+    for (T** features : {&f.aggregate, &f.grad_message, &f.grad_first}) skip(*features, begin * d);
+    return f;
+  }
+
+  Small<T> first_map() const { return {s.hidden, s.H, 2 * m, 2 * m, 1}; }
+  Small<T> second_map() const { return {s.output, p, s.H, s.H, 1}; }
+
+  // q, with zeros in the padding.
+  void pack(int64_t begin, int64_t count, T* q) const {
+    for (int64_t i = 0; i < count; ++i)
+      for (int g = 0; g < B; g += W)
+        for (int k = 0; k < m; ++k) {
+          const int64_t from = (begin + i) * d + int64_t(g) * m + k;
+          store<T, W>(q + k * ld + i * B + g, gather<T, W>(s.x + from, m));
+          store<T, W>(q + (m + k) * ld + i * B + g,
+                      gather<T, W>(s.feedback.aggregate + from, m));
+        }
+    clear_padding(q, 2 * m, count);
+  }
+  void clear_padding(T* rows, int number, int64_t count) const {
+    for (int r = 0; r < number; ++r) std::fill(rows + r * ld + count * B, rows + (r + 1) * ld, T(0));
+  }
+
+  // hidden = SiLU(hidden + shared), and SiLU' beside it when wanted.
+  void activate(int64_t begin, int64_t count, T* hidden, T* slope) const {
+    constexpr int F = kWidth<T>;
+    for (int h = 0; h < s.H; ++h) {
+      T* row = hidden + h * ld;
+      const T* own = s.shared + begin * s.H + h;
+      for (int64_t i = 0; i < count; ++i)
+        for (int g = 0; g < B; g += W) {
+          T* at = row + i * B + g;
+          store<T, W>(at, V(load<T, W>(at) + own[i * s.H]));
+        }
+      for (int64_t k = 0; k < ld; k += F) {
+        const Vec<T, F> v = load<T, F>(row + k);
+        const Vec<T, F> sigmoid = T(1) / (exponential<T, F>(-v) + T(1));
+        store<T, F>(row + k, Vec<T, F>(v * sigmoid));
+        if (slope)
+          store<T, F>(slope + h * ld + k,
+                      Vec<T, F>(sigmoid * (v * (T(1) - sigmoid) + T(1))));
+      }
+    }
+  }
+
+  GEOF_INLINE V output(const T* out, int at, int64_t column) const {
+    return load<T, W>(out + at * ld + column) + s.bias[at];
+  }
+};
+
+template <class T, int W, int M>
+struct Evolve : EvolveBase<T, W, M> {
+  using Base = EvolveBase<T, W, M>;
+  using typename Base::V;
+  using Base::B, Base::N, Base::d, Base::ld, Base::m, Base::nodes, Base::p, Base::s, Base::t;
+
+  using Base::Base;
+
+  static void run(const EvolveArguments<T>& arguments) {
+    const Evolve self(arguments);
+    const int threads = arguments.feedback.threads;
+    const int64_t size = self.nodes * self.t + (2 * self.m + self.s.H + self.p) * self.ld;
+    std::vector<T> scratch(threads * size);
+    const int64_t chunks = self.chunks();
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (chunks > 1)
+    for (int64_t k = 0; k < chunks; ++k) self.chunk(k, scratch.data() + worker() * size);
+  }
+
+  void chunk(int64_t k, T* scratch) const {
+    const int64_t begin = k * nodes, count = std::min(nodes, s.feedback.n - begin);
+    T *target = scratch, *q = target + nodes * t, *hidden = q + 2 * m * ld, *out = hidden + s.H * ld;
+    FeedbackArguments<T> feedback = this->feedback_from(begin);
+    feedback.target = target;
+    for (int64_t i = 0; i < count; ++i)
+      for (int g = 0; g < B; g += W) FeedbackTarget<T, W, M>::node(feedback, i, g, m, B);
+    if (s.H) {
+      this->pack(begin, count, q);
+      multiply(this->first_map(), q, hidden, ld, int(ld));
+      this->activate(begin, count, hidden, nullptr);
+      multiply(this->second_map(), hidden, out, ld, int(ld));
+    }
+    for (int64_t i = 0; i < count; ++i)
+      for (int g = 0; g < B; g += W) update(begin + i, i, g, target, out);
+  }
+
+  // Lower(U V^T), one column of U and V at a time, then d.
+  GEOF_INLINE void correction(const T* out, int64_t column, V* delta) const {
+    for (int k = 0; k < m * (m - 1) / 2; ++k) delta[k] = V{};
+    const int right = (m - 1) * s.rank;
+    for (int k = 0; k < s.rank; ++k) {
+      V v[N];
+      for (int c = 0; c < m - 1; ++c) v[c] = this->output(out, right + c * s.rank + k, column);
+      for (int r = 1; r < m; ++r) {
+        const V u = this->output(out, (r - 1) * s.rank + k, column);
+        for (int c = 0; c < r; ++c) delta[strict(r, c)] += u * v[c];
+      }
+    }
+    for (int r = 0; r < m; ++r) delta[scale(m, r)] = this->output(out, 2 * right + r, column);
+  }
+
+  static GEOF_INLINE V clip(V v, T low, T high) {
+    v = v < low ? fill<T, W>(low) : v;
+    return v > high ? fill<T, W>(high) : v;
+  }
+
+  void update(int64_t i, int64_t local, int g, const T* target, const T* out) const {
+    V delta[triangle(N)];
+    if (s.H) {
+      correction(out, local * B + g, delta);
+    } else {
+      for (int k = 0; k < triangle(m); ++k) delta[k] = V{};
+    }
+    const int strictly = m * (m - 1) / 2;
+    const bool mixed = s.feedback.statistic != kNone;
+    for (int k = 0; k < triangle(m); ++k) {
+      const int64_t at = int64_t(k) * B + g;
+      V v = load<T, W>(s.feedback.z + i * t + at);
+      if (mixed) v += (load<T, W>(target + local * t + at) - v) * s.mix;
+      v += delta[k] * s.strength;
+      store<T, W>(s.next + i * t + at, k < strictly ? clip(v, -s.offdiagonal, s.offdiagonal)
+                                                    : clip(v, s.low, s.high));
+    }
+  }
+};
+
+template <class T, int W, int M>
+struct EvolveBackward : EvolveBase<T, W, M> {
+  using Base = EvolveBase<T, W, M>;
+  using typename Base::V;
+  using Base::B, Base::N, Base::d, Base::ld, Base::m, Base::nodes, Base::p, Base::s, Base::t;
+
+  using Base::Base;
+
+  int64_t map_size() const { return s.H ? int64_t(s.H) * 2 * m + int64_t(p) * s.H + p : 0; }
+  int64_t scratch_size() const {
+    return nodes * (t + d) + (4 * m + 3 * s.H + 2 * p) * ld;
+  }
+
+  static void run(const EvolveArguments<T>& arguments) {
+    const EvolveBackward self(arguments);
+    const int threads = arguments.feedback.threads;
+    const int64_t size = self.scratch_size(), maps = self.map_size(), chunks = self.chunks();
+    std::vector<T> scratch(threads * size), sums(kGroups * maps);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (chunks > 1)
+    for (int64_t group = 0; group < kGroups; ++group)
+      for (int64_t k = group * chunks / kGroups; k < (group + 1) * chunks / kGroups; ++k)
+        self.chunk(k, scratch.data() + worker() * size, sums.data() + group * maps);
+    if (self.s.H) self.collect(sums.data(), maps);
+  }
+
+  void collect(const T* sums, int64_t maps) const {
+    const int64_t first = int64_t(s.H) * 2 * m, second = int64_t(p) * s.H;
+    for (int64_t k = 0; k < maps; ++k) {
+      T total = 0;
+      for (int group = 0; group < kGroups; ++group) total += sums[group * maps + k];
+      if (k < first) {
+        s.grad_hidden[k] = total;
+      } else if (k < first + second) {
+        s.grad_output[k - first] = total;
+      } else {
+        s.grad_bias[k - first - second] = total;
+      }
+    }
+  }
+
+  void chunk(int64_t index, T* scratch, T* sums) const {
+    const int64_t begin = index * nodes, count = std::min(nodes, s.feedback.n - begin);
+    T *grad_target = scratch, *pull = grad_target + nodes * t, *q = pull + nodes * d;
+    T *grad_q = q + 2 * m * ld, *hidden = grad_q + 2 * m * ld, *slope = hidden + s.H * ld;
+    T *pushed = slope + s.H * ld, *out = pushed + s.H * ld, *grad_out = out + p * ld;
+    std::copy(s.feedback.grad_aggregate + begin * d, s.feedback.grad_aggregate + (begin + count) * d,
+              pull);
+    if (s.H) {
+      this->pack(begin, count, q);
+      multiply(this->first_map(), q, hidden, ld, int(ld));
+      this->activate(begin, count, hidden, slope);
+      multiply(this->second_map(), hidden, out, ld, int(ld));
+    }
+    for (int64_t i = 0; i < count; ++i)
+      for (int g = 0; g < B; g += W) update(begin + i, i, g, grad_target, out, grad_out);
+    if (s.H) {
+      this->clear_padding(grad_out, p, count);
+      multiply(this->second_map().transposed(), grad_out, pushed, ld, int(ld));
+      deactivate(begin, count, pushed, slope);
+      multiply(this->first_map().transposed(), pushed, grad_q, ld, int(ld));
+      unpack(begin, count, grad_q, pull);
+      const int64_t first = int64_t(s.H) * 2 * m, second = int64_t(p) * s.H;
+      add_outer(pushed, s.H, q, 2 * m, ld, int(ld), sums);
+      add_outer(grad_out, p, hidden, s.H, ld, int(ld), sums + first);
+      for (int r = 0; r < p; ++r) sums[first + second + r] += row_sum(grad_out + r * ld);
+    }
+    FeedbackArguments<T> feedback = this->feedback_from(begin);
+    feedback.grad_aggregate = pull;
+    feedback.grad_target = grad_target;
+    for (int64_t i = 0; i < count; ++i)
+      for (int g = 0; g < B; g += W) FeedbackTargetBackward<T, W, M>::node(feedback, i, g, m, B);
+  }
+
+  T row_sum(const T* row) const {
+    constexpr int F = kWidth<T>;
+    Vec<T, F> total{};
+    for (int64_t k = 0; k < ld; k += F) total += load<T, F>(row + k);
+    return sum<T, F>(total);
+  }
+
+  // Through SiLU; the signature's share collects all blocks of a node.
+  void deactivate(int64_t begin, int64_t count, T* pushed, const T* slope) const {
+    constexpr int F = kWidth<T>;
+    for (int h = 0; h < s.H; ++h) {
+      T* row = pushed + h * ld;
+      for (int64_t k = 0; k < ld; k += F)
+        store<T, F>(row + k,
+                    Vec<T, F>(load<T, F>(row + k) * load<T, F>(slope + h * ld + k)));
+      T* own = s.grad_shared + begin * s.H + h;
+      for (int64_t i = 0; i < count; ++i) {
+        V total{};
+        for (int g = 0; g < B; g += W) total += load<T, W>(row + i * B + g);
+        own[i * s.H] = sum<T, W>(total);
+      }
+    }
+  }
+
+  void unpack(int64_t begin, int64_t count, const T* grad_q, T* pull) const {
+    for (int64_t i = 0; i < count; ++i)
+      for (int g = 0; g < B; g += W)
+        for (int k = 0; k < m; ++k) {
+          const int64_t to = int64_t(g) * m + k, from = i * B + g;
+          scatter<T, W>(s.grad_x + (begin + i) * d + to, m, load<T, W>(grad_q + k * ld + from));
+          scatter_add<T, W>(pull + i * d + to, m, load<T, W>(grad_q + (m + k) * ld + from));
+        }
+  }
+
+  // Reverse of Eq. (12). What the clip changed has no gradient; landing on the bound counts as
+  // changed, unless nothing could have moved the coordinates at all.
+  void update(int64_t i, int64_t local, int g, T* grad_target, const T* out, T* grad_out) const {
+    V delta[triangle(N)];
+    const int strictly = m * (m - 1) / 2;
+    const bool mixed = s.feedback.statistic != kNone, still = !mixed && !s.H;
+    for (int k = 0; k < triangle(m); ++k) {
+      const int64_t at = int64_t(k) * B + g;
+      const T low = k < strictly ? -s.offdiagonal : s.low;
+      const T high = k < strictly ? s.offdiagonal : s.high;
+      V own = load<T, W>(s.grad_next + i * t + at);
+      const V next = load<T, W>(s.next + i * t + at);
+      if (!still) {
+        own = next > low ? own : V{};
+        own = next < high ? own : V{};
+      }
+      store<T, W>(s.feedback.grad_z + i * t + at, V(mixed ? own * (T(1) - s.mix) : own));
+      if (mixed) store<T, W>(grad_target + local * t + at, V(own * s.mix));
+      delta[k] = own * s.strength;
+    }
+    if (s.H) correction_backward(out, local * B + g, delta, grad_out);
+  }
+
+  GEOF_INLINE void correction_backward(const T* out, int64_t column, const V* delta,
+                                       T* grad_out) const {
+    const int right = (m - 1) * s.rank;
+    for (int k = 0; k < s.rank; ++k) {
+      V v[N], gv[N];
+      for (int c = 0; c < m - 1; ++c) {
+        v[c] = this->output(out, right + c * s.rank + k, column);
+        gv[c] = V{};
+      }
+      for (int r = 1; r < m; ++r) {
+        const int at = (r - 1) * s.rank + k;
+        const V u = this->output(out, at, column);
+        V gu{};
+        for (int c = 0; c < r; ++c) {
+          gu += delta[strict(r, c)] * v[c];
+          gv[c] += delta[strict(r, c)] * u;
+        }
+        store<T, W>(grad_out + at * ld + column, gu);
+      }
+      for (int c = 0; c < m - 1; ++c)
+        store<T, W>(grad_out + (right + c * s.rank + k) * ld + column, gv[c]);
+    }
+    for (int r = 0; r < m; ++r)
+      store<T, W>(grad_out + (2 * right + r) * ld + column, delta[scale(m, r)]);
+  }
+};
+
+}  // namespace geof
