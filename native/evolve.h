@@ -35,6 +35,7 @@ struct EvolveArguments {
 };
 
 constexpr int kChunk = 512;   // columns worked on at once
+constexpr int kRowPadding = 16;  // rows a power of two apart would share a few lines of the cache
 constexpr int kGroups = 64;   // fixed shares of the chunks: sums over them have a fixed order
 
 template <class T, int W, int M>
@@ -45,7 +46,7 @@ struct EvolveBase {
 
   const A& s;
   const int m, B, p;
-  const int64_t d, t, nodes, ld;
+  const int64_t d, t, nodes, columns, ld;
 
   explicit EvolveBase(const A& arguments)
       : s(arguments),
@@ -55,7 +56,8 @@ struct EvolveBase {
         d(int64_t(m) * B),
         t(int64_t(triangle(m)) * B),
         nodes(std::max(1, kChunk / B)),
-        ld((nodes * B + kColumnStep - 1) / kColumnStep * kColumnStep) {}
+        columns((nodes * B + kColumnStep - 1) / kColumnStep * kColumnStep),
+        ld(columns + kRowPadding) {}
 
   int64_t chunks() const { return (s.feedback.n + nodes - 1) / nodes; }
 
@@ -88,7 +90,7 @@ struct EvolveBase {
     clear_padding(q, 2 * m, count);
   }
   void clear_padding(T* rows, int number, int64_t count) const {
-    for (int r = 0; r < number; ++r) std::fill(rows + r * ld + count * B, rows + (r + 1) * ld, T(0));
+    for (int r = 0; r < number; ++r) std::fill(rows + r * ld + count * B, rows + r * ld + columns, T(0));
   }
 
   // hidden = SiLU(hidden + shared), and SiLU' beside it when wanted.
@@ -102,7 +104,7 @@ struct EvolveBase {
           T* at = row + i * B + g;
           store<T, W>(at, V(load<T, W>(at) + own[i * s.H]));
         }
-      for (int64_t k = 0; k < ld; k += F) {
+      for (int64_t k = 0; k < columns; k += F) {
         const Vec<T, F> v = load<T, F>(row + k);
         const Vec<T, F> sigmoid = T(1) / (exponential<T, F>(-v) + T(1));
         store<T, F>(row + k, Vec<T, F>(v * sigmoid));
@@ -122,7 +124,7 @@ template <class T, int W, int M>
 struct Evolve : EvolveBase<T, W, M> {
   using Base = EvolveBase<T, W, M>;
   using typename Base::V;
-  using Base::B, Base::N, Base::d, Base::ld, Base::m, Base::nodes, Base::p, Base::s, Base::t;
+  using Base::B, Base::N, Base::columns, Base::d, Base::ld, Base::m, Base::nodes, Base::p, Base::s, Base::t;
 
   using Base::Base;
 
@@ -145,9 +147,9 @@ struct Evolve : EvolveBase<T, W, M> {
       for (int g = 0; g < B; g += W) FeedbackTarget<T, W, M>::node(feedback, i, g, m, B);
     if (s.H) {
       this->pack(begin, count, q);
-      multiply(this->first_map(), q, hidden, ld, int(ld));
+      multiply(this->first_map(), q, hidden, ld, int(columns));
       this->activate(begin, count, hidden, nullptr);
-      multiply(this->second_map(), hidden, out, ld, int(ld));
+      multiply(this->second_map(), hidden, out, ld, int(columns));
     }
     for (int64_t i = 0; i < count; ++i)
       for (int g = 0; g < B; g += W) update(begin + i, i, g, target, out);
@@ -197,7 +199,7 @@ template <class T, int W, int M>
 struct EvolveBackward : EvolveBase<T, W, M> {
   using Base = EvolveBase<T, W, M>;
   using typename Base::V;
-  using Base::B, Base::N, Base::d, Base::ld, Base::m, Base::nodes, Base::p, Base::s, Base::t;
+  using Base::B, Base::N, Base::columns, Base::d, Base::ld, Base::m, Base::nodes, Base::p, Base::s, Base::t;
 
   using Base::Base;
 
@@ -242,21 +244,21 @@ struct EvolveBackward : EvolveBase<T, W, M> {
               pull);
     if (s.H) {
       this->pack(begin, count, q);
-      multiply(this->first_map(), q, hidden, ld, int(ld));
+      multiply(this->first_map(), q, hidden, ld, int(columns));
       this->activate(begin, count, hidden, slope);
-      multiply(this->second_map(), hidden, out, ld, int(ld));
+      multiply(this->second_map(), hidden, out, ld, int(columns));
     }
     for (int64_t i = 0; i < count; ++i)
       for (int g = 0; g < B; g += W) update(begin + i, i, g, grad_target, out, grad_out);
     if (s.H) {
       this->clear_padding(grad_out, p, count);
-      multiply(this->second_map().transposed(), grad_out, pushed, ld, int(ld));
+      multiply(this->second_map().transposed(), grad_out, pushed, ld, int(columns));
       deactivate(begin, count, pushed, slope);
-      multiply(this->first_map().transposed(), pushed, grad_q, ld, int(ld));
+      multiply(this->first_map().transposed(), pushed, grad_q, ld, int(columns));
       unpack(begin, count, grad_q, pull);
       const int64_t first = int64_t(s.H) * 2 * m, second = int64_t(p) * s.H;
-      add_outer(pushed, s.H, q, 2 * m, ld, int(ld), sums);
-      add_outer(grad_out, p, hidden, s.H, ld, int(ld), sums + first);
+      add_outer(pushed, s.H, q, 2 * m, ld, int(columns), sums);
+      add_outer(grad_out, p, hidden, s.H, ld, int(columns), sums + first);
       for (int r = 0; r < p; ++r) sums[first + second + r] += row_sum(grad_out + r * ld);
     }
     FeedbackArguments<T> feedback = this->feedback_from(begin);
@@ -269,7 +271,7 @@ struct EvolveBackward : EvolveBase<T, W, M> {
   T row_sum(const T* row) const {
     constexpr int F = kWidth<T>;
     Vec<T, F> total{};
-    for (int64_t k = 0; k < ld; k += F) total += load<T, F>(row + k);
+    for (int64_t k = 0; k < columns; k += F) total += load<T, F>(row + k);
     return sum<T, F>(total);
   }
 
@@ -278,7 +280,7 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     constexpr int F = kWidth<T>;
     for (int h = 0; h < s.H; ++h) {
       T* row = pushed + h * ld;
-      for (int64_t k = 0; k < ld; k += F)
+      for (int64_t k = 0; k < columns; k += F)
         store<T, F>(row + k,
                     Vec<T, F>(load<T, F>(row + k) * load<T, F>(slope + h * ld + k)));
       T* own = s.grad_shared + begin * s.H + h;

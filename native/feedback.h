@@ -98,18 +98,19 @@ struct Feedback {
 
   // Returns lanes that are not positive definite at these jitters as 1, the others as 0.
   GEOF_INLINE V factorise(V shift, bool diagonal) {
-    V failed{};
+    V failed{}, reciprocal[N];
     for (int r = 0; r < m; ++r) {
       V pivot = moment[packed(r, r)] + shift;
       for (int c = 0; c < r; ++c) {
         V v = diagonal ? V{} : moment[packed(r, c)];
         for (int k = 0; k < c; ++k) v -= factor[packed(r, k)] * factor[packed(c, k)];
-        v /= factor[packed(c, c)];
+        v *= reciprocal[c];
         factor[packed(r, c)] = v;
         pivot -= v * v;
       }
       failed = pivot > T(0) ? failed : fill<T, W>(1);
       factor[packed(r, r)] = square_root<T, W>(pivot > T(0) ? pivot : fill<T, W>(1));
+      reciprocal[r] = T(1) / factor[packed(r, r)];
     }
     return failed;
   }

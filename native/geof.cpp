@@ -85,9 +85,9 @@ MomentArguments<T> typed(const geof_moments& a) {
           in<T>(a.grad_weight),
           in<T>(a.grad_first),
           in<T>(a.grad_second),
-          a.out_pointer,
-          a.out_target,
-          a.out_edge,
+          a.target,
+          a.tile_pointer,
+          a.tile_edge,
           out<T>(a.force),
           out<T>(a.grad_h),
           out<T>(a.grad_y)};
@@ -199,32 +199,29 @@ int geof_processor(void) {
 }
 
 int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
-              int64_t* pointer, int32_t* narrow_source, int64_t* out_pointer,
-              int32_t* out_target, int32_t* out_edge) {
+              int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
+              int64_t* tile_pointer, int32_t* tile_edge) {
+  static_assert(GEOF_TILES == kTiles);
+  const int64_t tiles = kTiles * kTiles, block = std::max<int64_t>(1, (n + kTiles - 1) / kTiles);
+  const auto tile = [=](int64_t e) {
+    const int64_t b = target[e] / block, round = (source[e] / block - b + kTiles) % kTiles;
+    return round * kTiles + b;
+  };
   std::fill(pointer, pointer + n + 1, 0);
-  std::fill(out_pointer, out_pointer + n + 1, 0);
+  std::fill(tile_pointer, tile_pointer + tiles + 1, 0);
   for (int64_t e = 0; e < E; ++e) {
     const int64_t j = source[e], i = target[e];
     if (i < 0 || i >= n || j < 0 || j >= n || (e > 0 && i < target[e - 1])) return 2;
     ++pointer[i + 1];
-    ++out_pointer[j + 1];
+    ++tile_pointer[tile(e) + 1];
     narrow_source[e] = int32_t(j);
+    narrow_target[e] = int32_t(i);
   }
-  for (int64_t i = 0; i < n; ++i) {
-    pointer[i + 1] += pointer[i];
-    out_pointer[i + 1] += out_pointer[i];
-  }
-  // Edges ascend by target, so each source's outgoing edges come out ascending too.
-  try {
-    std::vector<int64_t> place(out_pointer, out_pointer + n);
-    for (int64_t e = 0; e < E; ++e) {
-      const int64_t at = place[source[e]]++;
-      out_target[at] = int32_t(target[e]);
-      out_edge[at] = int32_t(e);
-    }
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
+  for (int64_t i = 0; i < n; ++i) pointer[i + 1] += pointer[i];
+  for (int64_t k = 0; k < tiles; ++k) tile_pointer[k + 1] += tile_pointer[k];
+  int64_t place[kTiles * kTiles];
+  std::copy(tile_pointer, tile_pointer + tiles, place);
+  for (int64_t e = 0; e < E; ++e) tile_edge[place[tile(e)]++] = int32_t(e);
   return 0;
 }
 

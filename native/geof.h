@@ -16,6 +16,7 @@ extern "C" {
 #define GEOF_ABI 1
 #define GEOF_EXPORT __attribute__((visibility("default")))
 #define GEOF_LARGEST_BLOCK 32
+#define GEOF_TILES 16
 
 typedef struct {
   int32_t dtype; /* 0 float, 1 double */
@@ -45,8 +46,9 @@ typedef struct {
   void* weight;
   void *first, *second; /* second: or null */
   const void *grad_weight, *grad_first, *grad_second; /* first and last: or null */
-  const int64_t* out_pointer;
-  const int32_t *out_target, *out_edge;
+  const int32_t* target;
+  const int64_t* tile_pointer;
+  const int32_t* tile_edge;
   void* force; /* scratch of E values */
   void *grad_h, *grad_y;
 } geof_moments;
@@ -83,12 +85,12 @@ GEOF_EXPORT const char* geof_compiler(void);
 /* The best instruction set this processor and system can run: 0 generic, 1 AVX2, 2 AVX-512. */
 GEOF_EXPORT int geof_processor(void);
 
-/* Edges sorted by target, then source, as (source, target) pairs: rows of incoming edges and, in
- * the order of sources, rows of outgoing ones. Returns 2 when the targets do not ascend or an
- * index is out of range. */
+/* From edges sorted by target, then source: where each target's edges begin (n + 1), both ends in
+ * 32 bits, and the edges tile by tile for the backward pass (GEOF_TILES^2 + 1 and E). Returns 2
+ * when the targets do not ascend or an index is out of range. */
 GEOF_EXPORT int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
-              int64_t* pointer, int32_t* narrow_source, int64_t* out_pointer,
-              int32_t* out_target, int32_t* out_edge);
+                          int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
+                          int64_t* tile_pointer, int32_t* tile_edge);
 
 GEOF_EXPORT int geof_apply_frames(const geof_frames*);
 GEOF_EXPORT int geof_apply_frames_backward(const geof_frames*);

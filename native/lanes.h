@@ -88,17 +88,16 @@ template <class T, int W>
 GEOF_INLINE void scatter_add(T* to, int64_t stride, Vec<T, W> v) {
   for (int l = 0; l < W; ++l) to[l * stride] += lane<T, W>(v, l);
 }
+// The sum of all lanes, halves added to halves: a fixed order.
 template <class T, int W>
 GEOF_INLINE T sum(const Vec<T, W>& v) {
   if constexpr (W == 1) {
     return v;
   } else {
-    // Pairwise, in a fixed order.
-    T part[W];
-    std::memcpy(part, &v, sizeof part);
-    for (int half = W / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l) part[l] += part[l + half];
-    return part[0];
+    Vec<T, W / 2> low, high;
+    std::memcpy(&low, &v, sizeof low);
+    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
+    return sum<T, W / 2>(low + high);
   }
 }
 template <class T, int W>

@@ -28,8 +28,9 @@ struct MomentArguments {
   T *first, *second;          // (n, m, B), (n, t, B); second may be null
   // Backward only.
   const T *grad_weight, *grad_first, *grad_second;  // grad_weight and grad_second may be null
-  const int64_t* out_pointer;   // (n + 1), rows of outgoing edges
-  const int32_t *out_target, *out_edge;
+  const int32_t* target;        // (E)
+  const int64_t* tile_pointer;  // (kTiles^2 + 1)
+  const int32_t* tile_edge;     // (E), edges tile by tile
   T* force;                     // (E), scratch
   T *grad_h, *grad_y;           // (n, m, B)
 };
@@ -200,95 +201,47 @@ struct EdgeMoments {
 //
 //   score_ij = p_i . r_ij + r_ij^T K_i r_ij / 2 + d loss / d w_ij,
 //
-// (the softmax does not see that p_i . y_i is left out), f_ij = -2 w_ij (score_ij - mean) / tau:
+// (the softmax does not see that p_i . y_i is left out), f_ij = -2 w_ij (score_ij - mean_i) / tau:
 //
 //   grad y_j += w_ij (K_i r_ij + p_i),   grad y_i -= w_ij K_i r_ij,
 //   grad h_i += f_ij (h_i - h_j),        grad h_j -= f_ij (h_i - h_j).
 //
-// Terms of the target are summed over incoming edges, those of the source over outgoing ones.
+// An edge touches both its ends. Nodes are cut into kTiles blocks and edges into tiles (target
+// block, source block). In round r the tiles (b, b + r mod kTiles) run side by side: no two share
+// a block, so nothing is written twice at a time, no atomics are needed and every sum has a fixed
+// order. A tile's nodes fit the cache.
 template <class T, int W, int M>
 struct EdgeMomentsBackward {
   using V = Vec<T, W>;
   using A = MomentArguments<T>;
 
-  static void run(const A& s) {
-    const int m = M ? M : s.m;
-    const int64_t d = int64_t(m) * s.B;
-    const bool parallel = s.E * d > 16384;
-    const Partition in = cut(s.pointer, s.n);
-    std::vector<T> partial(in.slots * (d + 1));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (parallel)
-    for (size_t k = 0; k < in.tasks.size(); ++k) {
-      const Task& task = in.tasks[k];
-      if (task.slot >= 0) {
-        T* own = partial.data() + task.slot * (d + 1);
-        own[d] = score(s, m, task.first, task.begin, task.end, own);
-        continue;
-      }
-      for (int64_t i = task.first; i < task.last; ++i) {
-        const int64_t begin = s.pointer[i], end = s.pointer[i + 1];
-        T *gy = s.grad_y + i * d, *gh = s.grad_h + i * d;
-        for (int64_t j = 0; j < d; ++j) gy[j] = gh[j] = 0;
-        const T mean = score(s, m, i, begin, end, gy);
-        push_target(s, d, i, begin, end, mean, gh);
-      }
-    }
-    for (const Hub& hub : in.hubs) {
-      T *gy = s.grad_y + hub.node * d, mean = 0;
-      for (int64_t j = 0; j < d; ++j) gy[j] = 0;
-      for (int64_t slot = hub.first_slot; slot < hub.last_slot; ++slot) {
-        T* own = partial.data() + slot * (d + 1);
-        for (int64_t j = 0; j < d; ++j) gy[j] += own[j];
-        mean += own[d];
-      }
-      for (int64_t slot = hub.first_slot; slot < hub.last_slot; ++slot) {
-        T* own = partial.data() + slot * (d + 1);
-        for (int64_t j = 0; j < d; ++j) own[j] = 0;
-        own[d] = mean;
-      }
-    }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (parallel)
-    for (size_t k = 0; k < in.pieces.size(); ++k) {
-      const Task& task = in.tasks[in.pieces[k]];
-      T* own = partial.data() + task.slot * (d + 1);
-      push_target(s, d, task.first, task.begin, task.end, own[d], own);
-    }
-    for (const Hub& hub : in.hubs) {
-      T* gh = s.grad_h + hub.node * d;
-      for (int64_t j = 0; j < d; ++j) gh[j] = 0;
-      add_parts(partial, d + 1, hub, d, gh);
-    }
-    run_sources(s, m, d, parallel);
+  const A& s;
+  const int m, B;
+  const int64_t d, t;
+
+  static void run(const A& arguments) {
+    const int m = M ? M : arguments.m;
+    const EdgeMomentsBackward self{arguments, m, arguments.B, int64_t(m) * arguments.B,
+                                   int64_t(triangle(m)) * arguments.B};
+    self.all();
   }
 
-  static void run_sources(const A& s, int m, int64_t d, bool parallel) {
-    const Partition out = cut(s.out_pointer, s.n);
-    std::vector<T> partial(out.slots * 2 * d);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (parallel)
-    for (size_t k = 0; k < out.tasks.size(); ++k) {
-      const Task& task = out.tasks[k];
-      if (task.slot >= 0) {
-        T* own = partial.data() + task.slot * 2 * d;
-        push_source(s, m, task.first, task.begin, task.end, own, own + d);
-        continue;
+  void all() const {
+    std::vector<T> mean(s.n);
+    const bool parallel = s.E * d > 65536;
+#pragma omp parallel num_threads(s.threads) if (parallel)
+    {
+#pragma omp for schedule(static)
+      for (int64_t k = 0; k < s.n * d; ++k) s.grad_y[k] = s.grad_h[k] = 0;
+      for (int round = 0; round < kTiles; ++round) {
+#pragma omp for schedule(dynamic, 1)
+        for (int b = 0; b < kTiles; ++b) score(round * kTiles + b, mean.data());
       }
-      for (int64_t j = task.first; j < task.last; ++j)
-        push_source(s, m, j, s.out_pointer[j], s.out_pointer[j + 1], s.grad_y + j * d,
-                    s.grad_h + j * d);
-    }
-    for (const Hub& hub : out.hubs) {
-      add_parts(partial, 2 * d, hub, d, s.grad_y + hub.node * d);
-      for (int64_t slot = hub.first_slot; slot < hub.last_slot; ++slot) {
-        const T* own = partial.data() + slot * 2 * d + d;
-        for (int64_t j = 0; j < d; ++j) s.grad_h[hub.node * d + j] += own[j];
+      for (int round = 0; round < kTiles; ++round) {
+#pragma omp for schedule(dynamic, 1)
+        for (int b = 0; b < kTiles; ++b) push(round * kTiles + b, mean.data());
       }
     }
-  }
-
-  static void add_parts(const std::vector<T>& partial, int64_t width, const Hub& hub, int64_t d,
-                        T* to) {
-    for (int64_t slot = hub.first_slot; slot < hub.last_slot; ++slot)
-      for (int64_t j = 0; j < d; ++j) to[j] += partial[slot * width + j];
   }
 
   // bent = K r from the packed gradient of the second moment.
@@ -305,77 +258,25 @@ struct EdgeMomentsBackward {
       }
   }
 
-  // Scores of edges [begin, end) into force; gy -= w K r; returns sum of w * score.
-  static T score(const A& s, int m, int64_t i, int64_t begin, int64_t end, T* gy) {
-    const int B = s.B;
-    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-    const T *yi = s.y + i * d, *pull = s.grad_first + i * d;
-    const T* curvature = s.grad_second ? s.grad_second + i * t : nullptr;
-    T mean = 0;
-    for (int64_t e = begin; e < end; ++e) {
-      if (e + 4 < end) prefetch(s.y + s.source[e + 4] * d, d);
-      const T *yj = s.y + s.source[e] * d, w = s.weight[e];
+  // Scores of a tile's edges into force, their means, and the gradient of y.
+  void score(int tile, T* mean) const {
+    const int64_t end = s.tile_pointer[tile + 1];
+    for (int64_t k = s.tile_pointer[tile]; k < end; ++k) {
+      const int64_t e = s.tile_edge[k], i = s.target[e], j = s.source[e];
+      if (k + 2 < end) {
+        const int64_t ahead = s.tile_edge[k + 2], node = s.target[ahead];
+        prefetch(s.y + s.source[ahead] * d, d);
+        if (node != i && s.grad_second) prefetch(s.grad_second + node * t, t);
+      }
+      const T *yi = s.y + i * d, *yj = s.y + j * d, *pull = s.grad_first + i * d;
+      T *gi = s.grad_y + i * d, *gj = s.grad_y + j * d;
+      const T w = s.weight[e];
       V total{};
-      for (int g = 0; g < B; g += W) {
-        V x[capacity(M)], bent[capacity(M)];
-        for (int r = 0; r < m; ++r) {
-          x[r] = load<T, W>(yj + r * B + g) - load<T, W>(yi + r * B + g);
-          total += load<T, W>(pull + r * B + g) * x[r];
-        }
-        if (!curvature) continue;
-        bend(curvature + g, x, bent, m, B);
-        for (int r = 0; r < m; ++r) {
-          total += bent[r] * x[r] * T(0.5);
-          T* to = gy + r * B + g;
-          store<T, W>(to, V(load<T, W>(to) - bent[r] * w));
-        }
-      }
-      s.force[e] = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
-      mean += w * s.force[e];
-    }
-    return mean;
-  }
-
-  // Scores become forces; gh += f (h_i - h_j).
-  static void push_target(const A& s, int64_t d, int64_t i, int64_t begin, int64_t end, T mean,
-                          T* gh) {
-    constexpr int N = 32 / sizeof(T);
-    const T *hi = s.h + i * d, rate = T(-2) / s.temperature;
-    for (int64_t e = begin; e < end; ++e) {
-      if (e + 4 < end) prefetch(s.h + s.source[e + 4] * d, d);
-      const T* hj = s.h + s.source[e] * d;
-      const T f = s.force[e] = rate * s.weight[e] * (s.force[e] - mean);
-      int64_t k = 0;
-      for (; k + N <= d; k += N)
-        store<T, N>(gh + k, Vec<T, N>(load<T, N>(gh + k) +
-                                      (load<T, N>(hi + k) - load<T, N>(hj + k)) * f));
-      for (; k < d; ++k) gh[k] += (hi[k] - hj[k]) * f;
-    }
-  }
-
-  // gy_j += w (K_i r + p_i) and gh_j += f (h_j - h_i) over outgoing edges.
-  static void push_source(const A& s, int m, int64_t j, int64_t begin, int64_t end, T* gy, T* gh) {
-    const int B = s.B;
-    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-    const T *yj = s.y + j * d, *hj = s.h + j * d;
-    for (int64_t o = begin; o < end; ++o) {
-      if (o + 2 < s.E) {
-        const int64_t ahead = s.out_target[o + 2];
-        prefetch(s.y + ahead * d, d);
-        prefetch(s.h + ahead * d, d);
-        prefetch(s.grad_first + ahead * d, d);
-        if (s.grad_second) prefetch(s.grad_second + ahead * t, t);
-      }
-      const int64_t i = s.out_target[o], e = s.out_edge[o];
-      const T w = s.weight[e], f = s.force[e];
-      const T *yi = s.y + i * d, *hi = s.h + i * d, *pull = s.grad_first + i * d;
       for (int g = 0; g < B; g += W) {
         V x[capacity(M)], bent[capacity(M)];
         for (int r = 0; r < m; ++r) {
           const int64_t at = r * B + g;
           x[r] = load<T, W>(yj + at) - load<T, W>(yi + at);
-          store<T, W>(gh + at, V(load<T, W>(gh + at) +
-                                 (load<T, W>(hj + at) - load<T, W>(hi + at)) * f));
         }
         if (s.grad_second) {
           bend(s.grad_second + i * t + g, x, bent, m, B);
@@ -384,8 +285,41 @@ struct EdgeMomentsBackward {
         }
         for (int r = 0; r < m; ++r) {
           const int64_t at = r * B + g;
-          store<T, W>(gy + at, V(load<T, W>(gy + at) + (bent[r] + load<T, W>(pull + at)) * w));
+          const V p = load<T, W>(pull + at);
+          total += (p + bent[r] * T(0.5)) * x[r];
+          const V push = bent[r] * w;
+          // In this order a self-loop, whose ends are one node, comes out right.
+          store<T, W>(gi + at, V(load<T, W>(gi + at) - push));
+          store<T, W>(gj + at, V(load<T, W>(gj + at) + (push + p * w)));
         }
+      }
+      s.force[e] = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
+      mean[i] += w * s.force[e];
+    }
+  }
+
+  // Scores become forces on h.
+  void push(int tile, const T* mean) const {
+    constexpr int N = 32 / sizeof(T);
+    const T rate = T(-2) / s.temperature;
+    const int64_t end = s.tile_pointer[tile + 1];
+    for (int64_t k = s.tile_pointer[tile]; k < end; ++k) {
+      const int64_t e = s.tile_edge[k], i = s.target[e], j = s.source[e];
+      if (i == j) continue;  // no distance, no force
+      if (k + 2 < end) prefetch(s.h + s.source[s.tile_edge[k + 2]] * d, d);
+      const T f = rate * s.weight[e] * (s.force[e] - mean[i]);
+      const T *hi = s.h + i * d, *hj = s.h + j * d;
+      T *gi = s.grad_h + i * d, *gj = s.grad_h + j * d;
+      int64_t c = 0;
+      for (; c + N <= d; c += N) {
+        const Vec<T, N> pushed = (load<T, N>(hi + c) - load<T, N>(hj + c)) * f;
+        store<T, N>(gi + c, Vec<T, N>(load<T, N>(gi + c) + pushed));
+        store<T, N>(gj + c, Vec<T, N>(load<T, N>(gj + c) - pushed));
+      }
+      for (; c < d; ++c) {
+        const T pushed = (hi[c] - hj[c]) * f;
+        gi[c] += pushed;
+        gj[c] -= pushed;
       }
     }
   }

@@ -39,6 +39,7 @@ struct Partition {
   int64_t slots = 0;
 };
 
+constexpr int kTiles = 16;       // blocks of nodes for sums over both ends of an edge
 constexpr int64_t kGrain = 512;  // edges per task, and per part of a hub
 
 // Cut the rows of a compressed adjacency into tasks of about kGrain edges each.

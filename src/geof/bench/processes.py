@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
+import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
@@ -28,11 +30,32 @@ class FreshProcessError(GeofError, RuntimeError):
     """A process ended without an answer, or in an error that is not one of this package's."""
 
 
+# Threads that wait spin this often before they sleep. Left alone, GNU's OpenMP spins so long that
+# any other work on the machine stretches a parallel loop tenfold; on a quiet machine this number
+# makes no difference that we could measure.
+_SPINS = ("GOMP_SPINCOUNT", "10000")
+
+
 def start_server() -> None:
     """Start importing in the background; without it the first process waits for the imports."""
     if _METHOD == "forkserver":
         multiprocessing.set_forkserver_preload([_WORK])
-        multiprocessing.forkserver.ensure_running()
+        with _waiting_politely():
+            multiprocessing.forkserver.ensure_running()
+
+
+@contextmanager
+def _waiting_politely() -> Iterator[None]:
+    """Set how long threads spin for the processes started inside, unless the user has."""
+    if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        yield
+        return
+    name, value = _SPINS
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def in_fresh_process(work: Callable[..., Any], *arguments: Any, threads: int, say: Say) -> Any:

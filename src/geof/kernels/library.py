@@ -23,6 +23,7 @@ from geof.errors import ConfigError, nearest
 
 ABI = 1
 LARGEST_BLOCK = 32
+TILES = 16
 LEVELS = ("generic", "avx2", "avx512")
 CHOICE = "GEOF_KERNELS"
 """Environment variable: an instruction set to use instead of the best one, or ``off``."""
@@ -65,7 +66,7 @@ class Moments(Structure):
         ("temperature", c_double),
         *_pointers("h", "y", "pointer", "source", "active", "weight", "first", "second"),
         *_pointers("grad_weight", "grad_first", "grad_second"),
-        *_pointers("out_pointer", "out_target", "out_edge", "force", "grad_h", "grad_y"),
+        *_pointers("target", "tile_pointer", "tile_edge", "force", "grad_h", "grad_y"),
     )
 
 
@@ -229,7 +230,7 @@ def _file(folder: Path, level: int) -> Path:
 
 
 def _library_folder() -> Path | None:
-    """Return the folder with the libraries: beside this file, or where an editable install put it."""
+    """Return where the libraries are: beside this file or where an editable install put them."""
     beside = [Path(__file__).parent / "lib"]
     try:
         installed = metadata.distribution("geof").locate_file("geof/kernels/lib")

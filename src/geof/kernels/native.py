@@ -23,6 +23,7 @@ from geof.kernels.library import (
     Frames,
     Library,
     Moments,
+    TILES,
     Shape,
     fill,
     find_library,
@@ -152,21 +153,21 @@ def _shape(features: Tensor) -> Shape:
 
 
 class EdgePlan(NamedTuple):
-    """Rows of incoming edges, and of outgoing ones for the backward pass.
+    """The edges as rows for the forward pass and as tiles for the backward pass.
 
     Attributes:
         pointer: ``(n + 1,)`` int64, where each target's edges begin.
         source: ``(E,)`` int32.
-        out_pointer: ``(n + 1,)`` int64, where each source's edges begin.
-        out_target: ``(E,)`` int32.
-        out_edge: ``(E,)`` int32, the edge's place among the incoming ones.
+        target: ``(E,)`` int32.
+        tile_pointer: ``(TILES^2 + 1,)`` int64, where each tile's edges begin.
+        tile_edge: ``(E,)`` int32, the edges tile by tile.
     """
 
     pointer: Tensor
     source: Tensor
-    out_pointer: Tensor
-    out_target: Tensor
-    out_edge: Tensor
+    target: Tensor
+    tile_pointer: Tensor
+    tile_edge: Tensor
 
 
 def edge_plan(edges: Neighbourhoods) -> EdgePlan:
@@ -191,9 +192,7 @@ def _plan(
         )
     made = _empty_plan(source, num_nodes)
     code = _library().plan(source.contiguous(), target.contiguous(), num_nodes, made)
-    if code == 1:
-        raise MemoryError("The native backend could not allocate the rows of outgoing edges.")
-    if code == 2:
+    if code:
         raise ValueError("Expected neighbourhoods sorted by target, with indices below n.")
     return made
 
@@ -206,8 +205,9 @@ def _(
 
 
 def _empty_plan(source: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rows, narrow = source.new_empty(num_nodes + 1), torch.empty_like(source, dtype=torch.int32)
-    return rows, narrow, torch.empty_like(rows), torch.empty_like(narrow), torch.empty_like(narrow)
+    narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
+    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES * TILES + 1)
+    return rows, narrow[0], narrow[1], tiles, narrow[2]
 
 
 # --- apply_frames: h = L xi, y = L phi(xi) ------------------------------------------------------
@@ -367,9 +367,9 @@ def _edge_moments(
     y: Tensor,
     pointer: Tensor,
     source: Tensor,
-    out_pointer: Tensor,
-    out_target: Tensor,
-    out_edge: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
     active: Tensor | None,
     temperature: float,
     second: bool,
@@ -400,9 +400,9 @@ def _(
     y: Tensor,
     pointer: Tensor,
     source: Tensor,
-    out_pointer: Tensor,
-    out_target: Tensor,
-    out_edge: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
     active: Tensor | None,
     temperature: float,
     second: bool,
@@ -426,9 +426,9 @@ def _edge_moments_backward(
     weight: Tensor,
     pointer: Tensor,
     source: Tensor,
-    out_pointer: Tensor,
-    out_target: Tensor,
-    out_edge: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     h, y, grad_weight, grad_first, grad_second = _dense(h, y, grad_weight, grad_first, grad_second)
@@ -443,9 +443,9 @@ def _edge_moments_backward(
         weight=weight,
         pointer=pointer,
         source=source,
-        out_pointer=out_pointer,
-        out_target=out_target,
-        out_edge=out_edge,
+        target=target,
+        tile_pointer=tile_pointer,
+        tile_edge=tile_edge,
         grad_weight=grad_weight,
         grad_first=grad_first,
         grad_second=grad_second,
@@ -467,9 +467,9 @@ def _(
     weight: Tensor,
     pointer: Tensor,
     source: Tensor,
-    out_pointer: Tensor,
-    out_target: Tensor,
-    out_edge: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(h), torch.empty_like(y)
