@@ -83,9 +83,9 @@ struct EvolveBase {
       for (int g = 0; g < B; g += W)
         for (int k = 0; k < m; ++k) {
           const int64_t from = (begin + i) * d + int64_t(g) * m + k;
-          store<T, W>(q + k * ld + i * B + g, gather<T, W>(s.x + from, m));
+          store<T, W>(q + k * ld + i * B + g, gather<T, W, 1>(s.x + from, m, 0));
           store<T, W>(q + (m + k) * ld + i * B + g,
-                      gather<T, W>(s.feedback.aggregate + from, m));
+                      gather<T, W, 1>(s.feedback.aggregate + from, m, 0));
         }
     clear_padding(q, 2 * m, count);
   }
@@ -115,8 +115,10 @@ struct EvolveBase {
     }
   }
 
-  GEOF_INLINE V output(const T* out, int at, int64_t column) const {
-    return load<T, W>(out + at * ld + column) + s.bias[at];
+  // A row of the controller's output; columns of neighbouring nodes lie side by side.
+  template <int L>
+  GEOF_INLINE Vec<T, L> output(const T* out, int at, int64_t column) const {
+    return load<T, L>(out + at * ld + column) + s.bias[at];
   }
 };
 
@@ -143,42 +145,49 @@ struct Evolve : EvolveBase<T, W, M> {
     T *target = scratch, *q = target + nodes * t, *hidden = q + 2 * m * ld, *out = hidden + s.H * ld;
     FeedbackArguments<T> feedback = this->feedback_from(begin);
     feedback.target = target;
-    for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W) FeedbackTarget<T, W, M>::node(feedback, i, g, m, B);
+    each_group<T, W, M>(0, count, B, [&]<int L, int P>(int64_t i, int g) {
+      FeedbackTarget<T, W, M>::template group<L, P>(feedback, i, g, m, B);
+    });
     if (s.H) {
       this->pack(begin, count, q);
       multiply(this->first_map(), q, hidden, ld, int(columns));
       this->activate(begin, count, hidden, nullptr);
       multiply(this->second_map(), hidden, out, ld, int(columns));
     }
-    for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W) update(begin + i, i, g, target, out);
+    each_group<T, W, M>(0, count, B, [&]<int L, int P>(int64_t i, int g) {
+      this->template update<L, P>(begin + i, i, g, target, out);
+    });
   }
 
   // Lower(U V^T), one column of U and V at a time, then d.
-  GEOF_INLINE void correction(const T* out, int64_t column, V* delta) const {
+  template <int L>
+  GEOF_INLINE void correction(const T* out, int64_t column, Vec<T, L>* delta) const {
+    using V = Vec<T, L>;
     for (int k = 0; k < m * (m - 1) / 2; ++k) delta[k] = V{};
     const int right = (m - 1) * s.rank;
     for (int k = 0; k < s.rank; ++k) {
       V v[N];
-      for (int c = 0; c < m - 1; ++c) v[c] = this->output(out, right + c * s.rank + k, column);
+      for (int c = 0; c < m - 1; ++c) v[c] = this->template output<L>(out, right + c * s.rank + k, column);
       for (int r = 1; r < m; ++r) {
-        const V u = this->output(out, (r - 1) * s.rank + k, column);
+        const V u = this->template output<L>(out, (r - 1) * s.rank + k, column);
         for (int c = 0; c < r; ++c) delta[strict(r, c)] += u * v[c];
       }
     }
-    for (int r = 0; r < m; ++r) delta[scale(m, r)] = this->output(out, 2 * right + r, column);
+    for (int r = 0; r < m; ++r) delta[scale(m, r)] = this->template output<L>(out, 2 * right + r, column);
   }
 
-  static GEOF_INLINE V clip(V v, T low, T high) {
-    v = v < low ? fill<T, W>(low) : v;
-    return v > high ? fill<T, W>(high) : v;
+  template <int L>
+  static GEOF_INLINE Vec<T, L> clip(Vec<T, L> v, T low, T high) {
+    v = v < low ? fill<T, L>(low) : v;
+    return v > high ? fill<T, L>(high) : v;
   }
 
+  template <int L, int P>
   void update(int64_t i, int64_t local, int g, const T* target, const T* out) const {
+    using V = Vec<T, L>;
     V delta[triangle(N)];
     if (s.H) {
-      correction(out, local * B + g, delta);
+      correction<L>(out, local * B + g, delta);
     } else {
       for (int k = 0; k < triangle(m); ++k) delta[k] = V{};
     }
@@ -186,11 +195,12 @@ struct Evolve : EvolveBase<T, W, M> {
     const bool mixed = s.feedback.statistic != kNone;
     for (int k = 0; k < triangle(m); ++k) {
       const int64_t at = int64_t(k) * B + g;
-      V v = load<T, W>(s.feedback.z + i * t + at);
-      if (mixed) v += (load<T, W>(target + local * t + at) - v) * s.mix;
+      V v = load<T, L, P>(s.feedback.z + i * t + at, t);
+      if (mixed) v += (load<T, L, P>(target + local * t + at, t) - v) * s.mix;
       v += delta[k] * s.strength;
-      store<T, W>(s.next + i * t + at, k < strictly ? clip(v, -s.offdiagonal, s.offdiagonal)
-                                                    : clip(v, s.low, s.high));
+      store<T, L, P>(s.next + i * t + at, t,
+                     k < strictly ? clip<L>(v, -s.offdiagonal, s.offdiagonal)
+                                  : clip<L>(v, s.low, s.high));
     }
   }
 };
@@ -248,8 +258,9 @@ struct EvolveBackward : EvolveBase<T, W, M> {
       this->activate(begin, count, hidden, slope);
       multiply(this->second_map(), hidden, out, ld, int(columns));
     }
-    for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W) update(begin + i, i, g, grad_target, out, grad_out);
+    each_group<T, W, M>(0, count, B, [&]<int L, int P>(int64_t i, int g) {
+      this->template update<L, P>(begin + i, i, g, grad_target, out, grad_out);
+    });
     if (s.H) {
       this->clear_padding(grad_out, p, count);
       multiply(this->second_map().transposed(), grad_out, pushed, ld, int(columns));
@@ -264,8 +275,9 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     FeedbackArguments<T> feedback = this->feedback_from(begin);
     feedback.grad_aggregate = pull;
     feedback.grad_target = grad_target;
-    for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W) FeedbackTargetBackward<T, W, M>::node(feedback, i, g, m, B);
+    each_group<T, W, M>(0, count, B, [&]<int L, int P>(int64_t i, int g) {
+      FeedbackTargetBackward<T, W, M>::template Reverse<L, P>::group(feedback, i, g, m, B);
+    });
   }
 
   T row_sum(const T* row) const {
@@ -297,14 +309,16 @@ struct EvolveBackward : EvolveBase<T, W, M> {
       for (int g = 0; g < B; g += W)
         for (int k = 0; k < m; ++k) {
           const int64_t to = int64_t(g) * m + k, from = i * B + g;
-          scatter<T, W>(s.grad_x + (begin + i) * d + to, m, load<T, W>(grad_q + k * ld + from));
+          scatter<T, W, 1>(s.grad_x + (begin + i) * d + to, m, 0, load<T, W>(grad_q + k * ld + from));
           scatter_add<T, W>(pull + i * d + to, m, load<T, W>(grad_q + (m + k) * ld + from));
         }
   }
 
   // Reverse of Eq. (12). What the clip changed has no gradient; landing on the bound counts as
   // changed, unless nothing could have moved the coordinates at all.
+  template <int L, int P>
   void update(int64_t i, int64_t local, int g, T* grad_target, const T* out, T* grad_out) const {
+    using V = Vec<T, L>;
     V delta[triangle(N)];
     const int strictly = m * (m - 1) / 2;
     const bool mixed = s.feedback.statistic != kNone, still = !mixed && !s.H;
@@ -312,43 +326,45 @@ struct EvolveBackward : EvolveBase<T, W, M> {
       const int64_t at = int64_t(k) * B + g;
       const T low = k < strictly ? -s.offdiagonal : s.low;
       const T high = k < strictly ? s.offdiagonal : s.high;
-      V own = load<T, W>(s.grad_next + i * t + at);
-      const V next = load<T, W>(s.next + i * t + at);
+      V own = load<T, L, P>(s.grad_next + i * t + at, t);
+      const V next = load<T, L, P>(s.next + i * t + at, t);
       if (!still) {
         own = next > low ? own : V{};
         own = next < high ? own : V{};
       }
-      store<T, W>(s.feedback.grad_z + i * t + at, V(mixed ? own * (T(1) - s.mix) : own));
-      if (mixed) store<T, W>(grad_target + local * t + at, V(own * s.mix));
+      store<T, L, P>(s.feedback.grad_z + i * t + at, t, V(mixed ? own * (T(1) - s.mix) : own));
+      if (mixed) store<T, L, P>(grad_target + local * t + at, t, V(own * s.mix));
       delta[k] = own * s.strength;
     }
-    if (s.H) correction_backward(out, local * B + g, delta, grad_out);
+    if (s.H) correction_backward<L>(out, local * B + g, delta, grad_out);
   }
 
-  GEOF_INLINE void correction_backward(const T* out, int64_t column, const V* delta,
+  template <int L>
+  GEOF_INLINE void correction_backward(const T* out, int64_t column, const Vec<T, L>* delta,
                                        T* grad_out) const {
+    using V = Vec<T, L>;
     const int right = (m - 1) * s.rank;
     for (int k = 0; k < s.rank; ++k) {
       V v[N], gv[N];
       for (int c = 0; c < m - 1; ++c) {
-        v[c] = this->output(out, right + c * s.rank + k, column);
+        v[c] = this->template output<L>(out, right + c * s.rank + k, column);
         gv[c] = V{};
       }
       for (int r = 1; r < m; ++r) {
         const int at = (r - 1) * s.rank + k;
-        const V u = this->output(out, at, column);
+        const V u = this->template output<L>(out, at, column);
         V gu{};
         for (int c = 0; c < r; ++c) {
           gu += delta[strict(r, c)] * v[c];
           gv[c] += delta[strict(r, c)] * u;
         }
-        store<T, W>(grad_out + at * ld + column, gu);
+        store<T, L>(grad_out + at * ld + column, gu);
       }
       for (int c = 0; c < m - 1; ++c)
-        store<T, W>(grad_out + (right + c * s.rank + k) * ld + column, gv[c]);
+        store<T, L>(grad_out + (right + c * s.rank + k) * ld + column, gv[c]);
     }
     for (int r = 0; r < m; ++r)
-      store<T, W>(grad_out + (2 * right + r) * ld + column, delta[scale(m, r)]);
+      store<T, L>(grad_out + (2 * right + r) * ld + column, delta[scale(m, r)]);
   }
 };
 

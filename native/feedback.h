@@ -38,14 +38,14 @@ struct FeedbackArguments {
   T *grad_z, *grad_message, *grad_first, *grad_second;
 };
 
-// Everything the forward pass knows of one group of W blocks.
-template <class T, int W, int M>
+// Everything the forward pass knows of W blocks, of P nodes.
+template <class T, int W, int M, int P>
 struct Feedback {
   using V = Vec<T, W>;
   static constexpr int N = capacity(M);
 
   const int m, B;
-  Frame<T, W, M> frame;
+  Frame<T, W, M, P> frame;
   V inverse[N];           // 1 / exp(l)
   V aggregate[N];         // agg
   V residual[N];          // agg - phi(xi), for the mean statistic
@@ -59,7 +59,7 @@ struct Feedback {
     const int64_t d = int64_t(m) * B;
     for (int r = 0; r < m; ++r) {
       inverse[r] = T(1) / frame.e[r];
-      aggregate[r] = load<T, W>(s.first + i * d + r * B + g);
+      aggregate[r] = load<T, W, P>(s.first + i * d + r * B + g, d);
       if (!s.framed) continue;
       for (int c = 0; c < r; ++c) aggregate[r] -= frame.a[strict(r, c)] * aggregate[c];
       aggregate[r] *= inverse[r];
@@ -67,7 +67,7 @@ struct Feedback {
     if (s.statistic == kMean) {
       for (int r = 0; r < m; ++r)
         residual[r] =
-            aggregate[r] - gather<T, W>(s.message + i * d + int64_t(g) * m + r, m);
+            aggregate[r] - gather<T, W, P>(s.message + i * d + int64_t(g) * m + r, m, d);
       for (int r = 0; r < m; ++r)
         for (int c = 0; c <= r; ++c) moment[packed(r, c)] = residual[r] * residual[c];
     } else if (s.statistic != kNone) {
@@ -77,14 +77,15 @@ struct Feedback {
 
   // C = L^{-1} S L^{-T}: first L^{-1} S, all columns; then each row against L^T.
   GEOF_INLINE void pull_back(const T* second, bool framed) {
+    const int64_t t = int64_t(triangle(m)) * B;
     if (!framed) {
-      for (int k = 0; k < triangle(m); ++k) moment[k] = load<T, W>(second + int64_t(k) * B);
+      for (int k = 0; k < triangle(m); ++k) moment[k] = load<T, W, P>(second + int64_t(k) * B, t);
       return;
     }
     for (int r = 0; r < m; ++r)
       for (int c = 0; c < m; ++c) {
         const int at = r >= c ? packed(r, c) : packed(c, r);
-        V v = load<T, W>(second + int64_t(at) * B);
+        V v = load<T, W, P>(second + int64_t(at) * B, t);
         for (int k = 0; k < r; ++k) v -= frame.a[strict(r, k)] * half[k][c];
         half[r][c] = v * inverse[r];
       }
@@ -134,41 +135,44 @@ struct Feedback {
 
 template <class T, int W, int M>
 struct FeedbackTarget {
-  using V = Vec<T, W>;
-
   static void run(const FeedbackArguments<T>& s) {
     const int m = M ? M : s.m, B = s.B;
-#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * m * B > 8192)
-    for (int64_t i = 0; i < s.n; ++i)
-      for (int g = 0; g < B; g += W) node(s, i, g, m, B);
+    each_node<T, W, M>(s.threads, s.n, int64_t(m) * B, B, [&]<int L, int P>(int64_t i, int g) {
+      group<L, P>(s, i, g, m, B);
+    });
   }
 
-  static void node(const FeedbackArguments<T>& s, int64_t i, int g, int m, int B) {
-    Feedback<T, W, M> f(s, i, g, m, B);
+  template <int L, int P>
+  static void group(const FeedbackArguments<T>& s, int64_t i, int g, int m, int B) {
+    using V = Vec<T, L>;
+    Feedback<T, L, M, P> f(s, i, g, m, B);
     const int64_t d = int64_t(m) * B;
     for (int r = 0; r < m; ++r)
-      scatter<T, W>(s.aggregate + i * d + int64_t(g) * m + r, m, f.aggregate[r]);
+      scatter<T, L, P>(s.aggregate + i * d + int64_t(g) * m + r, m, d, f.aggregate[r]);
     if (s.statistic == kNone) return;
     const V failed = f.stabilise(s);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
     for (int r = 0; r < m; ++r) finite += f.factor[packed(r, r)] - f.factor[packed(r, r)];
-    if (sum<T, W>(failed) > 0 || sum<T, W>(f.retry) > 0 || !(sum<T, W>(finite) == 0))
-      report(s, f, failed);
-    T* target = s.target + i * triangle(m) * B + g;
+    if (sum<T, L>(failed) > 0 || sum<T, L>(f.retry) > 0 || !(sum<T, L>(finite) == 0))
+      report<L, P>(s, f, failed);
+    const int64_t t = int64_t(triangle(m)) * B;
+    T* target = s.target + i * t + g;
     for (int r = 0; r < m; ++r) {
       for (int c = 0; c < r; ++c)
-        store<T, W>(target + int64_t(strict(r, c)) * B, f.factor[packed(r, c)]);
-      store<T, W>(target + int64_t(scale(m, r)) * B,
-                  logarithm<T, W>(f.factor[packed(r, r)]));
+        store<T, L, P>(target + int64_t(strict(r, c)) * B, t, f.factor[packed(r, c)]);
+      store<T, L, P>(target + int64_t(scale(m, r)) * B, t,
+                     logarithm<T, L>(f.factor[packed(r, r)]));
     }
-    if (s.moment) write_moment(s, f, i, g, m, B);
+    if (s.moment) write_moment<L, P>(s, f, i, g, m, B);
     if (s.attempt)
-      for (int l = 0; l < W; ++l)
-        s.attempt[i * B + g + l] = int64_t(lane<T, W>(f.retry, l));
+      for (int l = 0; l < L; ++l)
+        s.attempt[i * B + g + l] = int64_t(lane<T, L>(f.retry, l));
   }
 
-  static void write_moment(const FeedbackArguments<T>& s, const Feedback<T, W, M>& f, int64_t i,
+  template <int L, int P>
+  static void write_moment(const FeedbackArguments<T>& s, const Feedback<T, L, M, P>& f, int64_t i,
                            int g, int m, int B) {
+    using V = Vec<T, L>;
     const int64_t size = int64_t(m) * m;
     T* to = s.moment + (i * B + g) * size;
     for (int r = 0; r < m; ++r)
@@ -176,25 +180,27 @@ struct FeedbackTarget {
         V v = f.moment[packed(r, c)];
         if (c < r && s.statistic == kDiagonal) v = V{};
         if (c == r) v += s.floor;
-        scatter<T, W>(to + r * m + c, size, v);
-        scatter<T, W>(to + c * m + r, size, v);
+        scatter<T, L, P>(to + r * m + c, size, B * size, v);
+        scatter<T, L, P>(to + c * m + r, size, B * size, v);
       }
   }
 
   // Sort the lanes that needed more than one attempt; rare, so it may be slow.
-  static void report(const FeedbackArguments<T>& s, const Feedback<T, W, M>& f, const V& failed) {
+  template <int L, int P>
+  static void report(const FeedbackArguments<T>& s, const Feedback<T, L, M, P>& f,
+                     const Vec<T, L>& failed) {
     FeedbackStatus seen;
-    for (int l = 0; l < W; ++l) {
+    for (int l = 0; l < L; ++l) {
       bool finite = true;
       for (int r = 0; r < f.m; ++r) {
-        finite = finite && std::isfinite(lane<T, W>(f.factor[packed(r, r)], l));
+        finite = finite && std::isfinite(lane<T, L>(f.factor[packed(r, r)], l));
         for (int c = 0; c <= r; ++c)
-          finite = finite && (std::isfinite(lane<T, W>(f.moment[packed(r, c)], l)) ||
+          finite = finite && (std::isfinite(lane<T, L>(f.moment[packed(r, c)], l)) ||
                               (s.statistic == kDiagonal && c < r));
       }
-      const int64_t retries = int64_t(lane<T, W>(f.retry, l));
+      const int64_t retries = int64_t(lane<T, L>(f.retry, l));
       seen.non_finite += !finite;
-      seen.indefinite += finite && lane<T, W>(failed, l) > 0;
+      seen.indefinite += finite && lane<T, L>(failed, l) > 0;
       seen.retried += retries > 0;
       seen.most_retries = retries > seen.most_retries ? retries : seen.most_retries;
     }
@@ -210,25 +216,29 @@ struct FeedbackTarget {
 
 template <class T, int W, int M>
 struct FeedbackTargetBackward {
-  using V = Vec<T, W>;
   static constexpr int N = capacity(M);
 
   static void run(const FeedbackArguments<T>& s) {
     const int m = M ? M : s.m, B = s.B;
-#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * m * B > 8192)
-    for (int64_t i = 0; i < s.n; ++i)
-      for (int g = 0; g < B; g += W) node(s, i, g, m, B);
+    each_node<T, W, M>(s.threads, s.n, int64_t(m) * B, B, [&]<int L, int P>(int64_t i, int g) {
+      Reverse<L, P>::group(s, i, g, m, B);
+    });
   }
 
-  static void node(const FeedbackArguments<T>& s, int64_t i, int g, int m, int B) {
-    Feedback<T, W, M> f(s, i, g, m, B);
+  template <int L, int P>
+  struct Reverse {
+  using V = Vec<T, L>;
+  using F = Feedback<T, L, M, P>;
+
+  static void group(const FeedbackArguments<T>& s, int64_t i, int g, int m, int B) {
+    F f(s, i, g, m, B);
     const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
     const int64_t features = i * d + int64_t(g) * m;
     V ga[triangle(N)], gl[N], gx[N];  // of a, of l, of the aggregate
     for (int k = 0; k < m * (m - 1) / 2; ++k) ga[k] = V{};
     for (int r = 0; r < m; ++r) {
       gl[r] = V{};
-      gx[r] = gather<T, W>(s.grad_aggregate + features + r, m);
+      gx[r] = gather<T, L, P>(s.grad_aggregate + features + r, m, d);
     }
     if (s.statistic != kNone) {
       V gc[triangle(N)];
@@ -241,7 +251,7 @@ struct FeedbackTargetBackward {
         if (s.framed) {
           pull_back_backward(f, gc, ga, gl, gs);
         } else {
-          for (int k = 0; k < triangle(m); ++k) store<T, W>(gs + int64_t(k) * B, gc[k]);
+          for (int k = 0; k < triangle(m); ++k) store<T, L, P>(gs + int64_t(k) * B, t, gc[k]);
         }
       }
     }
@@ -250,21 +260,22 @@ struct FeedbackTargetBackward {
     for (int k = 0; k < triangle(m); ++k) {
       const V own = k < m * (m - 1) / 2 ? ga[k] : gl[k - m * (m - 1) / 2];
       T* to = gz + int64_t(k) * B;
-      store<T, W>(to, s.add_to_z ? V(load<T, W>(to) + own) : own);
+      store<T, L, P>(to, t, s.add_to_z ? V(load<T, L, P>(to, t) + own) : own);
     }
   }
 
   // Reverse of the Cholesky recursion and of the logarithm, entry by entry.
   static GEOF_INLINE void factor_backward(const FeedbackArguments<T>& s,
-                                          const Feedback<T, W, M>& f, int64_t i, int g, V* gc) {
+                                          const F& f, int64_t i, int g, V* gc) {
     const int m = f.m, B = f.B;
-    const T* gt = s.grad_target + i * triangle(m) * B + g;
+    const int64_t t = int64_t(triangle(m)) * B;
+    const T* gt = s.grad_target + i * t + g;
     V gr[triangle(N)], reciprocal[N];
     for (int r = 0; r < m; ++r) {
       reciprocal[r] = T(1) / f.factor[packed(r, r)];
       for (int c = 0; c < r; ++c)
-        gr[packed(r, c)] = load<T, W>(gt + int64_t(strict(r, c)) * B);
-      gr[packed(r, r)] = load<T, W>(gt + int64_t(scale(m, r)) * B) * reciprocal[r];
+        gr[packed(r, c)] = load<T, L, P>(gt + int64_t(strict(r, c)) * B, t);
+      gr[packed(r, r)] = load<T, L, P>(gt + int64_t(scale(m, r)) * B, t) * reciprocal[r];
     }
     for (int r = m - 1; r >= 0; --r) {
       const V pivot = gr[packed(r, r)] * reciprocal[r];
@@ -285,7 +296,7 @@ struct FeedbackTargetBackward {
         for (int c = 0; c < r; ++c) gc[packed(r, c)] = V{};
   }
 
-  static GEOF_INLINE void mean_backward(const FeedbackArguments<T>& s, const Feedback<T, W, M>& f,
+  static GEOF_INLINE void mean_backward(const FeedbackArguments<T>& s, const F& f,
                                         const V* gc, V* gx, int64_t features) {
     V g[N];
     for (int r = 0; r < f.m; ++r) g[r] = gc[packed(r, r)] * f.residual[r] * T(2);
@@ -296,12 +307,12 @@ struct FeedbackTargetBackward {
       }
     for (int r = 0; r < f.m; ++r) {
       gx[r] += g[r];
-      scatter<T, W>(s.grad_message + features + r, f.m, V(-g[r]));
+      scatter<T, L, P>(s.grad_message + features + r, f.m, int64_t(f.m) * f.B, V(-g[r]));
     }
   }
 
   // Reverse of C = L^{-1} S L^{-T}; gc is used up.
-  static GEOF_INLINE void pull_back_backward(const Feedback<T, W, M>& f, V* gc, V* ga, V* gl,
+  static GEOF_INLINE void pull_back_backward(const F& f, V* gc, V* ga, V* gl,
                                              T* gs) {
     const int m = f.m, B = f.B;
     V gh[N][N];
@@ -329,14 +340,16 @@ struct FeedbackTargetBackward {
       }
     for (int r = 0; r < m; ++r)
       for (int c = 0; c <= r; ++c)
-        store<T, W>(gs + int64_t(packed(r, c)) * B, c < r ? V(gh[r][c] + gh[c][r]) : gh[r][r]);
+        store<T, L, P>(gs + int64_t(packed(r, c)) * B, int64_t(triangle(m)) * B,
+                       c < r ? V(gh[r][c] + gh[c][r]) : gh[r][r]);
   }
 
   // Reverse of agg = L^{-1} first.
-  static GEOF_INLINE void solve_backward(const FeedbackArguments<T>& s, const Feedback<T, W, M>& f,
+  static GEOF_INLINE void solve_backward(const FeedbackArguments<T>& s, const F& f,
                                          int64_t i, int g, V* gx, V* ga, V* gl) {
     const int m = f.m, B = f.B;
-    T* to = s.grad_first + i * int64_t(m) * B + g;
+    const int64_t d = int64_t(m) * B;
+    T* to = s.grad_first + i * d + g;
     for (int r = m - 1; r >= 0; --r) {
       V v = gx[r];
       if (s.framed) {
@@ -347,9 +360,10 @@ struct FeedbackTargetBackward {
           ga[strict(r, c)] -= f.aggregate[c] * v;
         }
       }
-      store<T, W>(to + r * B, v);
+      store<T, L, P>(to + r * B, d, v);
     }
   }
+  };
 };
 
 }  // namespace geof

@@ -13,22 +13,24 @@ struct FrameArguments {
   int m, B;
   bool framed;     // y = L phi(xi); otherwise y = phi(xi)
   bool lanes_out;  // h lanes last; otherwise (n, B, m), as a readout wants it
+  int add;         // gradients that are added to: 1 of z, 2 of x, 4 of message
   const T *z, *x, *message;
   T *h, *y;
   const T *grad_h, *grad_y;
   T *grad_z, *grad_x, *grad_message;
 };
 
-// One group of W blocks of a node: L as strictly lower entries and the exponentials of l.
-template <class T, int W, int M>
+// W blocks, of P nodes: L as strictly lower entries and the exponentials of l.
+template <class T, int W, int M, int P>
 struct Frame {
   Vec<T, W> a[triangle(capacity(M))];
   Vec<T, W> e[capacity(M)];
 
   GEOF_INLINE Frame(const T* z, int m, int B) {
-    for (int k = 0; k < m * (m - 1) / 2; ++k) a[k] = load<T, W>(z + int64_t(k) * B);
+    const int64_t t = int64_t(triangle(m)) * B;
+    for (int k = 0; k < m * (m - 1) / 2; ++k) a[k] = load<T, W, P>(z + int64_t(k) * B, t);
     for (int r = 0; r < m; ++r)
-      e[r] = exponential<T, W>(load<T, W>(z + int64_t(scale(m, r)) * B));
+      e[r] = exponential<T, W>(load<T, W, P>(z + int64_t(scale(m, r)) * B, t));
   }
   GEOF_INLINE void apply(const Vec<T, W>* x, Vec<T, W>* h, int m) const {
     for (int r = 0; r < m; ++r) {
@@ -51,79 +53,107 @@ struct Frame {
   }
 };
 
+// Call work.template operator()<W, P>(i, g) for every group of W blocks, of P nodes at once where
+// the processor's registers are wide enough, over nodes [0, n).
+template <class T, int W, int M, class Work>
+GEOF_INLINE void each_group(int64_t begin, int64_t end, int B, const Work& work) {
+  int64_t i = begin;
+  if constexpr (kPairs && sizeof(T) == 4 && W == 8 && M > 0) {
+    if (B == 8)
+      for (; i + 2 <= end; i += 2) work.template operator()<16, 2>(i, 0);
+  }
+  for (; i < end; ++i)
+    for (int g = 0; g < B; g += W) work.template operator()<W, 1>(i, g);
+}
+
+constexpr int64_t kNodes = 64;  // nodes a thread takes at once
+
+template <class T, int W, int M, class Work>
+void each_node(int threads, int64_t n, int64_t d, int B, const Work& work) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (n * d > 16384)
+  for (int64_t begin = 0; begin < n; begin += kNodes)
+    each_group<T, W, M>(begin, begin + kNodes < n ? begin + kNodes : n, B, work);
+}
+
 template <class T, int W, int M>
 struct ApplyFrames {
-  using V = Vec<T, W>;
-
   static void run(const FrameArguments<T>& s) {
     const int m = M ? M : s.m, B = s.B;
     const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * d > 16384)
-    for (int64_t i = 0; i < s.n; ++i)
-      for (int g = 0; g < B; g += W) node(s, i, g, m, B, d, t);
+    each_node<T, W, M>(s.threads, s.n, d, B, [&]<int L, int P>(int64_t i, int g) {
+      group<L, P>(s, i, g, m, B, d, t);
+    });
   }
 
-  static GEOF_INLINE void node(const FrameArguments<T>& s, int64_t i, int g, int m, int B,
-                               int64_t d, int64_t t) {
-    const Frame<T, W, M> frame(s.z + i * t + g, m, B);
+  template <int L, int P>
+  static GEOF_INLINE void group(const FrameArguments<T>& s, int64_t i, int g, int m, int B,
+                                int64_t d, int64_t t) {
+    using V = Vec<T, L>;
+    const Frame<T, L, M, P> frame(s.z + i * t + g, m, B);
     V x[capacity(M)], h[capacity(M)];
     const int64_t from = i * d + int64_t(g) * m;
-    for (int k = 0; k < m; ++k) x[k] = gather<T, W>(s.x + from + k, m);
+    for (int k = 0; k < m; ++k) x[k] = gather<T, L, P>(s.x + from + k, m, d);
     frame.apply(x, h, m);
     for (int k = 0; k < m; ++k) {
       if (s.lanes_out) {
-        store<T, W>(s.h + i * d + k * B + g, h[k]);
+        store<T, L, P>(s.h + i * d + k * B + g, d, h[k]);
       } else {
-        scatter<T, W>(s.h + from + k, m, h[k]);
+        scatter<T, L, P>(s.h + from + k, m, d, h[k]);
       }
     }
     if (!s.message) return;
-    for (int k = 0; k < m; ++k) x[k] = gather<T, W>(s.message + from + k, m);
+    for (int k = 0; k < m; ++k) x[k] = gather<T, L, P>(s.message + from + k, m, d);
     if (s.framed) frame.apply(x, h, m);
-    for (int k = 0; k < m; ++k) store<T, W>(s.y + i * d + k * B + g, s.framed ? h[k] : x[k]);
+    for (int k = 0; k < m; ++k)
+      store<T, L, P>(s.y + i * d + k * B + g, d, s.framed ? h[k] : x[k]);
   }
 };
 
 template <class T, int W, int M>
 struct ApplyFramesBackward {
-  using V = Vec<T, W>;
-
   static void run(const FrameArguments<T>& s) {
     const int m = M ? M : s.m, B = s.B;
     const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * d > 16384)
-    for (int64_t i = 0; i < s.n; ++i)
-      for (int g = 0; g < B; g += W) node(s, i, g, m, B, d, t);
+    each_node<T, W, M>(s.threads, s.n, d, B, [&]<int L, int P>(int64_t i, int g) {
+      group<L, P>(s, i, g, m, B, d, t);
+    });
   }
 
-  static GEOF_INLINE void node(const FrameArguments<T>& s, int64_t i, int g, int m, int B,
-                               int64_t d, int64_t t) {
-    const Frame<T, W, M> frame(s.z + i * t + g, m, B);
+  template <int L, int P>
+  static GEOF_INLINE void group(const FrameArguments<T>& s, int64_t i, int g, int m, int B,
+                                int64_t d, int64_t t) {
+    using V = Vec<T, L>;
+    const Frame<T, L, M, P> frame(s.z + i * t + g, m, B);
     V x[capacity(M)], gh[capacity(M)], gx[capacity(M)];
     V ga[triangle(capacity(M))], ge[capacity(M)];
     const int64_t from = i * d + int64_t(g) * m;
     for (int k = 0; k < m * (m - 1) / 2; ++k) ga[k] = V{};
     for (int k = 0; k < m; ++k) {
-      x[k] = gather<T, W>(s.x + from + k, m);
-      gh[k] = s.lanes_out ? load<T, W>(s.grad_h + i * d + k * B + g)
-                          : gather<T, W>(s.grad_h + from + k, m);
-      gx[k] = ge[k] = V{};
+      x[k] = gather<T, L, P>(s.x + from + k, m, d);
+      gh[k] = s.lanes_out ? load<T, L, P>(s.grad_h + i * d + k * B + g, d)
+                          : gather<T, L, P>(s.grad_h + from + k, m, d);
+      gx[k] = s.add & 2 ? gather<T, L, P>(s.grad_x + from + k, m, d) : V{};
+      ge[k] = V{};
     }
     frame.apply_backward(x, gh, gx, ga, ge, m);
-    for (int k = 0; k < m; ++k) scatter<T, W>(s.grad_x + from + k, m, gx[k]);
+    for (int k = 0; k < m; ++k) scatter<T, L, P>(s.grad_x + from + k, m, d, gx[k]);
     if (s.message) {
       for (int k = 0; k < m; ++k) {
-        x[k] = gather<T, W>(s.message + from + k, m);
-        gh[k] = load<T, W>(s.grad_y + i * d + k * B + g);
+        x[k] = gather<T, L, P>(s.message + from + k, m, d);
+        gh[k] = load<T, L, P>(s.grad_y + i * d + k * B + g, d);
         gx[k] = s.framed ? V{} : gh[k];
+        if (s.add & 4) gx[k] += gather<T, L, P>(s.grad_message + from + k, m, d);
       }
       if (s.framed) frame.apply_backward(x, gh, gx, ga, ge, m);
-      for (int k = 0; k < m; ++k) scatter<T, W>(s.grad_message + from + k, m, gx[k]);
+      for (int k = 0; k < m; ++k) scatter<T, L, P>(s.grad_message + from + k, m, d, gx[k]);
     }
     T* gz = s.grad_z + i * t + g;
-    for (int k = 0; k < m * (m - 1) / 2; ++k) store<T, W>(gz + int64_t(k) * B, ga[k]);
-    for (int r = 0; r < m; ++r)
-      store<T, W>(gz + int64_t(scale(m, r)) * B, V(ge[r] * frame.e[r]));
+    for (int k = 0; k < triangle(m); ++k) {
+      const int r = k - m * (m - 1) / 2;
+      const V own = r < 0 ? ga[k] : V(ge[r] * frame.e[r]);
+      T* to = gz + int64_t(k) * B;
+      store<T, L, P>(to, t, s.add & 1 ? V(load<T, L, P>(to, t) + own) : own);
+    }
   }
 };
 

@@ -58,6 +58,7 @@ FrameArguments<T> typed(const geof_frames& a) {
   return {k.threads,        k.n,
           k.m,              k.B,
           a.framed != 0,    a.lanes_out != 0,
+          a.add,
           in<T>(a.z),       in<T>(a.x),
           in<T>(a.message), out<T>(a.h),
           out<T>(a.y),      in<T>(a.grad_h),

@@ -29,6 +29,7 @@ typedef struct {
   geof_shape shape;
   int32_t framed;    /* y = L message; otherwise y = message */
   int32_t lanes_out; /* h as lanes; otherwise as features */
+  int32_t add;       /* gradients to add to instead of writing: 1 of z, 2 of x, 4 of message */
   const void *z, *x, *message; /* lanes, features, features or null */
   void *h, *y;
   const void *grad_h, *grad_y;

@@ -73,16 +73,45 @@ GEOF_INLINE void set_lane(Vec<T, W>& v, int l, T x) {
     v[l] = x;
   }
 }
-// Lane l of entry k is at from[l * stride + k]: the layout of features, block by block.
-template <class T, int W>
-GEOF_INLINE Vec<T, W> gather(const T* from, int64_t stride) {
+// The wide processors' registers hold eight blocks of two nodes: with P = 2 the upper lanes come
+// from `part` values further on.
+#if defined(__AVX512F__)
+constexpr bool kPairs = true;
+#else
+constexpr bool kPairs = false;
+#endif
+
+template <class T, int W, int P>
+GEOF_INLINE Vec<T, W> load(const T* from, int64_t part) {
+  if constexpr (P == 1) {
+    return load<T, W>(from);
+  } else {
+    static_assert(P == 2 && W == 16);
+    const Vec<T, 8> a = load<T, 8>(from), b = load<T, 8>(from + part);
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+}
+template <class T, int W, int P>
+GEOF_INLINE void store(T* to, int64_t part, Vec<T, W> v) {
+  if constexpr (P == 1) {
+    store<T, W>(to, v);
+  } else {
+    store<T, 8>(to, __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
+    store<T, 8>(to + part, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  }
+}
+// The layout of features, block by block: lane l is `stride` values after lane l - 1.
+template <class T, int W, int P>
+GEOF_INLINE Vec<T, W> gather(const T* from, int64_t stride, int64_t part) {
   Vec<T, W> v;
-  for (int l = 0; l < W; ++l) set_lane<T, W>(v, l, from[l * stride]);
+  for (int l = 0; l < W; ++l)
+    set_lane<T, W>(v, l, from[l / (W / P) * part + l % (W / P) * stride]);
   return v;
 }
-template <class T, int W>
-GEOF_INLINE void scatter(T* to, int64_t stride, Vec<T, W> v) {
-  for (int l = 0; l < W; ++l) to[l * stride] = lane<T, W>(v, l);
+template <class T, int W, int P>
+GEOF_INLINE void scatter(T* to, int64_t stride, int64_t part, Vec<T, W> v) {
+  for (int l = 0; l < W; ++l)
+    to[l / (W / P) * part + l % (W / P) * stride] = lane<T, W>(v, l);
 }
 template <class T, int W>
 GEOF_INLINE void scatter_add(T* to, int64_t stride, Vec<T, W> v) {
@@ -90,14 +119,20 @@ GEOF_INLINE void scatter_add(T* to, int64_t stride, Vec<T, W> v) {
 }
 // The sum of all lanes, halves added to halves: a fixed order.
 template <class T, int W>
-GEOF_INLINE T sum(const Vec<T, W>& v) {
+GEOF_INLINE T sum(Vec<T, W> v) {
   if constexpr (W == 1) {
     return v;
+  } else if constexpr (W == 2) {
+    return v[0] + v[1];
+  } else if constexpr (W == 4) {
+    return sum<T, 2>(__builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3));
+  } else if constexpr (W == 8) {
+    return sum<T, 4>(__builtin_shufflevector(v, v, 0, 1, 2, 3) +
+                     __builtin_shufflevector(v, v, 4, 5, 6, 7));
   } else {
-    Vec<T, W / 2> low, high;
-    std::memcpy(&low, &v, sizeof low);
-    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
-    return sum<T, W / 2>(low + high);
+    static_assert(W == 16);
+    return sum<T, 8>(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                     __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
   }
 }
 template <class T, int W>

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from geof.bench.generators import molecules, skewed_edges, sparse_rows
+from geof.bench.problems import csr_without_remarks
 from geof.errors import ConfigError
 
 
@@ -77,7 +78,8 @@ def reachable(graph) -> int:
 
 @pytest.mark.parametrize("density", [0.001, 0.1, 0.35, 1.0])
 def test_sparse_rows_have_the_density_and_sum_to_one(density):
-    x = sparse_rows(50, 200, density)
+    with csr_without_remarks():
+        x = sparse_rows(50, 200, density)
     filled = max(1, round(200 * density))
     assert x.values().numel() == 50 * filled
     assert torch.equal((x.to_dense() != 0).sum(1), torch.full((50,), filled))  # no repeats

@@ -11,6 +11,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +59,13 @@ def _waiting_politely() -> Iterator[None]:
         del os.environ[name]
 
 
-def in_fresh_process(work: Callable[..., Any], *arguments: Any, threads: int, say: Say) -> Any:
+def in_fresh_process(
+    work: Callable[..., Any],
+    *arguments: Any,
+    threads: int,
+    say: Say,
+    seconds: float | None = None,
+) -> Any:
     """Return ``work(*arguments, say=...)``, computed in a process of its own.
 
     Args:
@@ -66,11 +73,13 @@ def in_fresh_process(work: Callable[..., Any], *arguments: Any, threads: int, sa
         *arguments: What it is called with.
         threads: CPU threads of torch there.
         say: Receives its lines of progress.
+        seconds: When to give it up (default: never).
 
     Raises:
         GeofError: What ``work`` raised.
         FreshProcessError: If it raised anything else, its traceback having gone to the error
-            stream, or if the process ended without an answer, for instance for want of memory.
+            stream, if the process ended without an answer, for instance for want of memory, or if
+            it took too long.
     """
     context: Any = multiprocessing.get_context(_METHOD)  # the base class has no 'Process'
     ours, theirs = context.Pipe(duplex=False)
@@ -78,15 +87,18 @@ def in_fresh_process(work: Callable[..., Any], *arguments: Any, threads: int, sa
     process.start()
     theirs.close()
     try:
-        return _listen(ours, process, say)
+        return _listen(ours, process, say, seconds)
     finally:
         process.terminate()
         process.join()
         ours.close()
 
 
-def _listen(ours: Connection, process: Any, say: Say) -> Any:
+def _listen(ours: Connection, process: Any, say: Say, seconds: float | None) -> Any:
+    end = None if seconds is None else time.monotonic() + seconds
     while True:
+        if end is not None and not ours.poll(max(0.0, end - time.monotonic())):
+            raise FreshProcessError(f"The process had no answer after {seconds:.0f} s.")
         try:
             kind, content = ours.recv()
         except EOFError:

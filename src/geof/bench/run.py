@@ -105,11 +105,11 @@ class Bench:
         if not self.effort.quick and any(workload.name == ROOFLINE_ON for workload in group):
             self.roofline = self._fresh("roofline", measure_roofline, folder / ROOFLINE_ON)
 
-    def _fresh(self, title: str, task: Any, *arguments: Any) -> Any:
+    def _fresh(self, title: str, task: Any, *arguments: Any, seconds: float | None = None) -> Any:
         def say(line: str) -> None:
             self.say(f"{title}: {line}")
 
-        return in_fresh_process(task, *arguments, threads=self.threads, say=say)
+        return in_fresh_process(task, *arguments, threads=self.threads, say=say, seconds=seconds)
 
     def _row(self, workload: Workload, contestant: Contestant, facts: Facts) -> Row:
         return Row(
@@ -157,9 +157,10 @@ class Bench:
         sizes = Sizes(1, nodes, edges, facts.features, facts.classes)
         key = (contestant, facts.inputs, sizes)
         if key not in self._probes:
+            title = f"{workload.name}, on a small copy"
             probe = replace(workload, shape="graph", benchmark=None, sizes=sizes)
-            self._fresh(workload.name, work.prepare, probe, None, None, path)
-            peak = self._fresh(workload.name, work.measure_memory, path, contestant, 1)
+            self._fresh(title, work.prepare, probe, None, None, path)
+            peak = self._fresh(title, work.measure_memory, path, contestant, 1)
             self._probes[key] = peak.peak
         return self._probes[key]
 
@@ -176,10 +177,13 @@ class Bench:
 
     def _with_memory(self, row: Row, path: Path) -> Row:
         epochs = 1 if row.rounds == 1 else self.effort.memory_epochs
-        if self._too_late(epochs * (row.seconds_per_epoch or 0)):
+        left = self._seconds_left()
+        if left is not None and left < epochs * (row.seconds_per_epoch or 0):
             return replace(row, reason="memory not measured: the time of --quick was up")
         try:
-            peak = self._fresh(row.dataset, work.measure_memory, path, row.contestant, epochs)
+            peak = self._fresh(
+                row.dataset, work.measure_memory, path, row.contestant, epochs, seconds=left
+            )
         except FreshProcessError as error:
             return replace(row, reason=f"memory not measured: {error}")
         return replace(
@@ -189,9 +193,9 @@ class Bench:
             memory_epochs=epochs,
         )
 
-    def _too_late(self, seconds: float) -> bool:
+    def _seconds_left(self) -> float | None:
         limit = self.effort.total_seconds
-        return limit is not None and time.monotonic() - self.started + seconds > limit
+        return None if limit is None else limit - (time.monotonic() - self.started)
 
 
 def _least(edges: int) -> int:

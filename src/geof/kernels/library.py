@@ -52,6 +52,7 @@ class Frames(Structure):
         ("shape", Shape),
         ("framed", c_int32),
         ("lanes_out", c_int32),
+        ("add", c_int32),
         *_pointers("z", "x", "message", "h", "y", "grad_h", "grad_y"),
         *_pointers("grad_z", "grad_x", "grad_message"),
     )

@@ -1,33 +1,38 @@
-r"""The factored step in compiled code for the CPU (``native/*.h``), as ``torch.library`` operators.
+r"""Whole steps in compiled code for the CPU (``native/*.h``).
 
 The mathematics is that of :mod:`geof.kernels.factored`, written out over lanes: one register holds
-one coordinate of several blocks. So coordinates, frames' images and moments are kept "lanes last",
-``(n, *, B)``; their public shapes ``(n, B, *)`` are transposed views that cost nothing. Every
-operator has a hand-derived backward pass, saves only its inputs and is once differentiable.
+one coordinate of several blocks. So coordinates are kept "lanes last", ``(n, t, B)``; their public
+shape ``(n, B, t)`` is a transposed view that costs nothing.
+
+A step with its update of the geometry is one operator. It keeps the weights, the two moments, the
+aggregate and the next coordinates; frames' images, target and correction are computed again in
+the backward pass, where they live in scratch memory that is used over and over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from geof.errors import DtypeError
-from geof.geometry import JitterSchedule
-from geof.geometry.cholesky import report_attempts
 from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
-from geof.kernels.library import (
-    Evolve,
-    Feedback,
-    Frames,
-    Library,
-    Moments,
-    TILES,
-    Shape,
-    fill,
-    find_library,
-    shape_of,
+from geof.kernels.library import Evolve, Frames, Moments, fill, shape_of
+from geof.kernels.native_parts import (
+    FeedbackOptions,
+    apply_frames,
+    call,
+    dense,
+    dense_like,
+    edge_moments,
+    edge_plan,
+    environment,
+    features_shape,
+    feedback_arguments,
+    feedback_target,
+    report,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
 
@@ -39,8 +44,9 @@ def native_step(
 ) -> StepStatistics:
     """Compute one step with everything there is to see; shapes as in the interface."""
     z = _lanes(coords)
-    moments = _moments(z, xi, message, edges, spec)
-    aggregate, target, moment, attempt = _feedback_target(
+    h, y = apply_frames(z, xi, message, spec.frame_transport)
+    moments = edge_moments(h, y, edges, spec.temperature, second=_second(spec))
+    aggregate, target, moment, attempt = feedback_target(
         z, message, moments.first, moments.second, *_feedback_options(spec)
     )
     if spec.statistic is None:
@@ -57,39 +63,32 @@ def native_evolve(
     evolution: Evolution,
 ) -> tuple[Tensor, Tensor]:
     """Compute the aggregate and the next coordinates; target and correction never exist whole."""
-    z = _lanes(coords)
-    moments = _moments(z, xi, message, edges, spec)
     controller = evolution.controller
-    aggregate, following = _evolve(
-        z,
+    aggregate, following, *_ = _advance(
+        _lanes(coords),
         xi,
         message,
-        moments.first,
-        moments.second,
+        *edge_plan(edges),
+        edges.active,
         None if controller is None else controller.shared,
         None if controller is None else controller.hidden,
         *_used_outputs(controller, xi.size(-1)),
         *_feedback_options(spec),
-        evolution.target_mix,
-        evolution.correction_strength,
-        evolution.offdiagonal_bound,
-        *evolution.log_scale_bounds,
+        spec.temperature,
+        [
+            evolution.target_mix,
+            evolution.correction_strength,
+            evolution.offdiagonal_bound,
+            *evolution.log_scale_bounds,
+        ],
     )
     return aggregate, following.transpose(1, 2)
 
 
 def native_environment(xi: Tensor, coords: Tensor) -> Tensor:
     r"""Return :math:`h = L \xi`, Eq. (4), ``(n, B, m)``."""
-    environment: Tensor = _environment(_lanes(coords), xi)
-    return environment
-
-
-def _moments(
-    z: Tensor, xi: Tensor, message: Tensor, edges: Neighbourhoods, spec: StepSpec
-) -> LaneMoments:
-    h, y = _apply_frames(z, xi, message, spec.frame_transport)
-    second = spec.statistic in ("full", "diagonal")
-    return edge_moments(h, y, edges, spec.temperature, second=second)
+    states: Tensor = environment(_lanes(coords), xi)
+    return states
 
 
 def _lanes(values: Tensor) -> Tensor:
@@ -97,7 +96,11 @@ def _lanes(values: Tensor) -> Tensor:
     return values.transpose(1, 2).contiguous()
 
 
-def _feedback_options(spec: StepSpec) -> tuple[int, bool, float, float, float, int]:
+def _second(spec: StepSpec) -> bool:
+    return spec.statistic in ("full", "diagonal")
+
+
+def _feedback_options(spec: StepSpec) -> FeedbackOptions:
     schedule = spec.schedule
     return (
         _STATISTICS[spec.statistic],
@@ -124,785 +127,328 @@ def _used_outputs(controller: Controller | None, m: int) -> tuple[Tensor | None,
     )
 
 
-def _library() -> Library:
-    library = find_library().library
-    assert library is not None, "the native backend is registered only with its library"
-    return library
+# --- Scratch memory ----------------------------------------------------------------------------
+
+_SCRATCH_BYTES = 2**28
+"""Temporaries are kept for the next step up to this size: fresh pages cost more than arithmetic."""
+
+_free: list[Tensor] = []
 
 
-def _call(name: str, like: Tensor, arguments: Any) -> None:
-    if like.dtype not in (torch.float32, torch.float64):
-        raise DtypeError(
-            f"Expected float32 or float64 for the native backend (got {like.dtype}). "
-            "Use model.float() or backend='torch'."
-        )
-    _library().call(name, arguments)
+@contextmanager
+def _scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Lend uninitialised tensors of ``like``'s dtype; they return to the pool afterwards.
 
-
-def _dense(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Return contiguous tensors: the kernels know no strides."""
-    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
-
-
-def _shape(features: Tensor) -> Shape:
-    n, B, m = features.shape
-    return shape_of(features, n, m, B)
-
-
-# --- The neighbourhoods as compressed rows ------------------------------------------------------
-
-
-class EdgePlan(NamedTuple):
-    """The edges as rows for the forward pass and as tiles for the backward pass.
-
-    Attributes:
-        pointer: ``(n + 1,)`` int64, where each target's edges begin.
-        source: ``(E,)`` int32.
-        target: ``(E,)`` int32.
-        tile_pointer: ``(TILES^2 + 1,)`` int64, where each tile's edges begin.
-        tile_edge: ``(E,)`` int32, the edges tile by tile.
+    A borrowed buffer is taken off the list, so threads never share one.
     """
-
-    pointer: Tensor
-    source: Tensor
-    target: Tensor
-    tile_pointer: Tensor
-    tile_edge: Tensor
-
-
-def edge_plan(edges: Neighbourhoods) -> EdgePlan:
-    """Return the rows of these neighbourhoods, made at the first call."""
-    if torch.compiler.is_compiling():
-        return EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
-    kept = edges.kept.get("native")
-    if kept is None:
-        kept = EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
-        edges.kept["native"] = kept
-    return kept
-
-
-@torch.library.custom_op("geof::edge_plan", mutates_args=())
-def _plan(
-    source: Tensor, target: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if max(num_nodes, len(source)) >= 2**31:
-        raise OverflowError(
-            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
-            f"and {len(source)}). Use backend='torch' or sampled neighbourhoods."
-        )
-    made = _empty_plan(source, num_nodes)
-    code = _library().plan(source.contiguous(), target.contiguous(), num_nodes, made)
-    if code:
-        raise ValueError("Expected neighbourhoods sorted by target, with indices below n.")
-    return made
-
-
-@_plan.register_fake
-def _(
-    source: Tensor, target: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _empty_plan(source, num_nodes)
-
-
-def _empty_plan(source: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
-    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES * TILES + 1)
-    return rows, narrow[0], narrow[1], tiles, narrow[2]
-
-
-# --- apply_frames: h = L xi, y = L phi(xi) ------------------------------------------------------
-
-
-@torch.library.custom_op("geof::apply_frames", mutates_args=())
-def _apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
-    z, x, message = _dense(z, x, message)
-    h, y = _lanes_like(x), _lanes_like(x)
-    arguments = fill(
-        Frames,
-        shape=_shape(x),
-        framed=framed,
-        lanes_out=True,
-        z=z,
-        x=x,
-        message=message,
-        h=h,
-        y=y,
-    )
-    _call("apply_frames", z, arguments)
-    return h, y
-
-
-@_apply_frames.register_fake
-def _(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
-    return _lanes_like(x), _lanes_like(x)
-
-
-@torch.library.custom_op("geof::apply_frames_backward", mutates_args=())
-def _apply_frames_backward(
-    grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    grad_h, grad_y, z, x, message = _dense(grad_h, grad_y, z, x, message)
-    grads = torch.empty_like(z), torch.empty_like(x), torch.empty_like(x)
-    arguments = fill(
-        Frames,
-        shape=_shape(x),
-        framed=framed,
-        lanes_out=True,
-        z=z,
-        x=x,
-        message=message,
-        grad_h=grad_h,
-        grad_y=grad_y,
-        grad_z=grads[0],
-        grad_x=grads[1],
-        grad_message=grads[2],
-    )
-    _call("apply_frames_backward", z, arguments)
-    return grads
-
-
-@_apply_frames_backward.register_fake
-def _(
-    grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(z), _dense_like(x), _dense_like(x)
-
-
-def _save_frames(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    z, x, message, ctx.framed = inputs
-    ctx.save_for_backward(z, x, message)
-
-
-def _frames_gradients(ctx: Any, grad_h: Tensor, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-    return *_apply_frames_backward(grad_h, grad_y, *ctx.saved_tensors, ctx.framed), None
-
-
-_apply_frames.register_autograd(_frames_gradients, setup_context=_save_frames)
-
-
-@torch.library.custom_op("geof::environment", mutates_args=())
-def _environment(z: Tensor, x: Tensor) -> Tensor:
-    z, x = _dense(z, x)
-    h = torch.empty_like(x)
-    _call("apply_frames", z, fill(Frames, shape=_shape(x), z=z, x=x, h=h))
-    return h
-
-
-@_environment.register_fake
-def _(z: Tensor, x: Tensor) -> Tensor:
-    return _dense_like(x)
-
-
-@torch.library.custom_op("geof::environment_backward", mutates_args=())
-def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    grad_h, z, x = _dense(grad_h, z, x)
-    grad_z, grad_x = torch.empty_like(z), torch.empty_like(x)
-    arguments = fill(Frames, shape=_shape(x), z=z, x=x, grad_h=grad_h, grad_z=grad_z, grad_x=grad_x)
-    _call("apply_frames_backward", z, arguments)
-    return grad_z, grad_x
-
-
-@_environment_backward.register_fake
-def _(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return _dense_like(z), _dense_like(x)
-
-
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _environment_gradients(ctx: Any, grad_h: Tensor) -> tuple[Tensor, ...]:
-    gradients: tuple[Tensor, ...] = _environment_backward(grad_h, *ctx.saved_tensors)
-    return gradients
-
-
-_environment.register_autograd(_environment_gradients, setup_context=_save_inputs)
-
-
-def _lanes_like(x: Tensor) -> Tensor:
-    n, B, m = x.shape
-    return x.new_empty(n, m, B)
-
-
-def _dense_like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-# --- edge_moments -------------------------------------------------------------------------------
-
-
-class LaneMoments(NamedTuple):
-    r"""Sums over neighbourhoods in environment coordinates, lanes last.
-
-    Attributes:
-        weight: ``(E,)``, :math:`\omega_{ij}`.
-        first: ``(n, m, B)``, :math:`\sum_j \omega_{ij} y_j`.
-        second: ``(n, t, B)``, the lower triangle of :math:`S_i` row by row; empty unless asked for.
-    """
-
-    weight: Tensor
-    first: Tensor
-    second: Tensor
-
-
-def edge_moments(
-    h: Tensor, y: Tensor, edges: Neighbourhoods, temperature: float, *, second: bool
-) -> LaneMoments:
-    """Weight the neighbours by environment distance and sum first and second moments.
-
-    Args:
-        h: ``(n, m, B)``, the environment states that set the weights, Eq. (4).
-        y: ``(n, m, B)``, the messages in environment coordinates.
-        edges: The closed neighbourhoods.
-        temperature: The weights' temperature.
-        second: Whether to form the second moment as well.
-    """
-    plan = edge_plan(edges)
-    return LaneMoments(*_edge_moments(h, y, *plan, edges.active, temperature, second))
-
-
-@torch.library.custom_op("geof::native_edge_moments", mutates_args=())
-def _edge_moments(
-    h: Tensor,
-    y: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
-    active: Tensor | None,
-    temperature: float,
-    second: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    weight, first, outer = _empty_moments(y, source, second)
-    h, y, active = _dense(h, y, active)
-    arguments = fill(
-        Moments,
-        shape=shape_of(y, *y.shape),
-        E=len(source),
-        temperature=temperature,
-        h=h,
-        y=y,
-        pointer=pointer,
-        source=source,
-        active=active,
-        weight=weight,
-        first=first,
-        second=outer if second else None,
-    )
-    _call("edge_moments", y, arguments)
-    return weight, first, outer
-
-
-@_edge_moments.register_fake
-def _(
-    h: Tensor,
-    y: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
-    active: Tensor | None,
-    temperature: float,
-    second: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_moments(y, source, second)
-
-
-def _empty_moments(y: Tensor, source: Tensor, second: bool) -> tuple[Tensor, Tensor, Tensor]:
-    n, m, B = y.shape
-    outer = y.new_empty(n, m * (m + 1) // 2, B) if second else y.new_empty(0)
-    return y.new_empty(source.shape), y.new_empty(n, m, B), outer
-
-
-@torch.library.custom_op("geof::native_edge_moments_backward", mutates_args=())
-def _edge_moments_backward(
-    grad_weight: Tensor | None,
-    grad_first: Tensor,
-    grad_second: Tensor | None,
-    h: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
-    temperature: float,
-) -> tuple[Tensor, Tensor]:
-    h, y, grad_weight, grad_first, grad_second = _dense(h, y, grad_weight, grad_first, grad_second)
-    grad_h, grad_y, force = torch.empty_like(h), torch.empty_like(y), torch.empty_like(weight)
-    arguments = fill(
-        Moments,
-        shape=shape_of(y, *y.shape),
-        E=len(source),
-        temperature=temperature,
-        h=h,
-        y=y,
-        weight=weight,
-        pointer=pointer,
-        source=source,
-        target=target,
-        tile_pointer=tile_pointer,
-        tile_edge=tile_edge,
-        grad_weight=grad_weight,
-        grad_first=grad_first,
-        grad_second=grad_second,
-        force=force,
-        grad_h=grad_h,
-        grad_y=grad_y,
-    )
-    _call("edge_moments_backward", y, arguments)
-    return grad_h, grad_y
-
-
-@_edge_moments_backward.register_fake
-def _(
-    grad_weight: Tensor | None,
-    grad_first: Tensor,
-    grad_second: Tensor | None,
-    h: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
-    temperature: float,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(h), torch.empty_like(y)
-
-
-def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    h, y, *plan, _, ctx.temperature, ctx.second = inputs
-    # A weight's own gradient is rare and costs a pass over the edges: none where there is none.
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(h, y, output[0], *plan)
-
-
-def _moments_gradients(
-    ctx: Any,
-    grad_weight: Tensor | None,
-    grad_first: Tensor | None,
-    grad_second: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    y = ctx.saved_tensors[1]
-    grad_h, grad_y = _edge_moments_backward(
-        grad_weight,
-        torch.zeros_like(y) if grad_first is None else grad_first,
-        grad_second if ctx.second else None,
-        *ctx.saved_tensors,
-        ctx.temperature,
-    )
-    return grad_h, grad_y, *[None] * 8
-
-
-_edge_moments.register_autograd(_moments_gradients, setup_context=_save_moments)
-
-
-# --- feedback_target: aggregate, statistic, target, all to be looked at -------------------------
-
-
-@torch.library.custom_op("geof::feedback_target", mutates_args=())
-def _feedback_target(
-    z: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tensors = _dense(z, message, first, second)
-    made = aggregate, target, moment, attempt = _empty_feedback(z, message, statistic)
-    arguments = _feedback_arguments(
-        tensors,
-        (statistic, framed, floor, jitter, growth, retries),
-        aggregate=aggregate,
-        target=target,
-        moment=moment if statistic else None,
-        attempt=attempt if statistic else None,
-    )
-    _call("feedback", z, arguments)
-    _report(arguments, message)
-    return made
-
-
-@_feedback_target.register_fake
-def _(
-    z: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty_feedback(z, message, statistic)
-
-
-def _empty_feedback(
-    z: Tensor, message: Tensor, statistic: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    n, B, m = message.shape
-    if not statistic:
-        nothing = [z.new_empty(0), z.new_empty(0), z.new_empty(0, dtype=torch.long)]
-        return message.new_empty(message.shape), *nothing  # type: ignore[return-value]
-    return (
-        message.new_empty(message.shape),
-        torch.empty_like(z),
-        z.new_empty(n, B, m, m),
-        z.new_empty(n, B, dtype=torch.long),
-    )
-
-
-_FeedbackOptions = tuple[int, bool, float, float, float, int]
-
-
-def _feedback_arguments(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: _FeedbackOptions, **fields: Any
-) -> Any:
-    z, message, first, second = tensors
-    statistic, framed, floor, jitter, growth, retries = options
-    return fill(
-        Feedback,
-        shape=_shape(message),
-        statistic=statistic,
-        framed=framed,
-        floor=floor,
-        jitter=jitter,
-        growth=growth,
-        retries=retries,
-        z=z,
-        message=message,
-        first=first,
-        second=second,
-        **fields,
-    )
-
-
-def _report(done: Any, features: Tensor) -> None:
-    """Speak up about blocks that were not positive definite at the first attempt."""
-    non_finite, indefinite, retried, most = done.status
-    if non_finite or indefinite or retried:
-        report_attempts(
-            features.size(0) * features.size(1),
-            JitterSchedule(done.jitter, done.growth, done.retries),
-            non_finite=non_finite,
-            indefinite=indefinite,
-            retried=retried,
-            most_retries=most,
-        )
-
-
-@torch.library.custom_op("geof::feedback_target_backward", mutates_args=())
-def _feedback_target_backward(
-    grad_aggregate: Tensor,
-    grad_target: Tensor,
-    z: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tensors = _dense(z, message, first, second)
-    grads = _feedback_gradients_like(*tensors)
-    grad_aggregate, grad_target = _dense(grad_aggregate, grad_target)
-    arguments = _feedback_arguments(
-        tensors,
-        (statistic, framed, floor, jitter, growth, retries),
-        grad_aggregate=grad_aggregate,
-        grad_target=grad_target,
-        grad_z=grads[0],
-        grad_message=grads[1],
-        grad_first=grads[2],
-        grad_second=grads[3],
-    )
-    _call("feedback_backward", z, arguments)
-    return grads
-
-
-@_feedback_target_backward.register_fake
-def _(
-    grad_aggregate: Tensor,
-    grad_target: Tensor,
-    z: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _feedback_gradients_like(z, message, first, second)
-
-
-def _feedback_gradients_like(
-    z: Tensor, message: Tensor, first: Tensor, second: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # Only the mean statistic looks at the messages themselves.
-    grad_message = torch.zeros_like(message, memory_format=torch.contiguous_format)
-    return torch.empty_like(z), grad_message, torch.empty_like(first), torch.empty_like(second)
-
-
-def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.options = inputs[4:]
-    ctx.save_for_backward(*inputs[:4])
-    # For inspection; an attempt to differentiate it fails instead of giving a silent zero.
-    ctx.mark_non_differentiable(output[2], output[3])
-
-
-def _feedback_gradients(
-    ctx: Any, grad_aggregate: Tensor, grad_target: Tensor, *_: Tensor
-) -> tuple[Tensor | None, ...]:
-    grads = _feedback_target_backward(grad_aggregate, grad_target, *ctx.saved_tensors, *ctx.options)
-    return *grads, *[None] * 6
-
-
-_feedback_target.register_autograd(_feedback_gradients, setup_context=_save_feedback)
-
-
-# --- evolve: feedback, controller and coordinate update, a cache-sized chunk of nodes at a time -
-
-
-@torch.library.custom_op("geof::evolve", mutates_args=())
-def _evolve(
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    mix: float,
-    strength: float,
-    offdiagonal: float,
-    low: float,
-    high: float,
-) -> tuple[Tensor, Tensor]:
-    tensors = _Evolving(*_dense(z, x, message, first, second, shared, hidden, output, bias))
-    aggregate, following = _dense_like(x), torch.empty_like(tensors.z)
-    arguments = tensors.arguments(
-        (statistic, framed, floor, jitter, growth, retries),
-        (mix, strength, offdiagonal, low, high),
-        {"aggregate": aggregate},
-        next=following,
-    )
-    _call("evolve", z, arguments)
-    _report(arguments.feedback, x)
-    return aggregate, following
-
-
-@_evolve.register_fake
-def _(
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    mix: float,
-    strength: float,
-    offdiagonal: float,
-    low: float,
-    high: float,
-) -> tuple[Tensor, Tensor]:
-    return _dense_like(x), torch.empty_like(z)
-
-
-@torch.library.custom_op("geof::evolve_backward", mutates_args=())
-def _evolve_backward(
-    grad_aggregate: Tensor,
-    grad_following: Tensor,
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    aggregate: Tensor,
-    following: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    mix: float,
-    strength: float,
-    offdiagonal: float,
-    low: float,
-    high: float,
-) -> list[Tensor]:
-    """Return the gradients of the first five tensors, then of the controller's four if there."""
-    tensors = _Evolving(*_dense(z, x, message, first, second, shared, hidden, output, bias))
-    grads = _evolve_gradients_like(*tensors)
-    grad_aggregate, grad_following, aggregate, following = _dense(
-        grad_aggregate, grad_following, aggregate, following
-    )
-    names = ("grad_shared", "grad_hidden", "grad_output", "grad_bias")
-    arguments = tensors.arguments(
-        (statistic, framed, floor, jitter, growth, retries),
-        (mix, strength, offdiagonal, low, high),
-        {
-            "add_to_z": True,
-            "aggregate": aggregate,
-            "grad_aggregate": grad_aggregate,
-            "grad_z": grads[0],
-            "grad_message": grads[2],
-            "grad_first": grads[3],
-            "grad_second": grads[4],
-        },
-        next=following,
-        grad_next=grad_following,
-        grad_x=grads[1],
-        **dict(zip(names, grads[5:], strict=False)),
-    )
-    _call("evolve_backward", z, arguments)
-    return grads
-
-
-@_evolve_backward.register_fake
-def _(
-    grad_aggregate: Tensor,
-    grad_following: Tensor,
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    aggregate: Tensor,
-    following: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    mix: float,
-    strength: float,
-    offdiagonal: float,
-    low: float,
-    high: float,
-) -> list[Tensor]:
-    return _evolve_gradients_like(z, x, message, first, second, shared, hidden, output, bias)
-
-
-def _evolve_gradients_like(
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-) -> list[Tensor]:
-    grad_z, grad_message, grad_first, grad_second = _feedback_gradients_like(
-        z, message, first, second
-    )
-    grad_x = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    grads = [grad_z, grad_x, grad_message, grad_first, grad_second]
-    if shared is not None and hidden is not None and output is not None and bias is not None:
-        grads += [_dense_like(shared)]
-        grads += [
-            torch.zeros_like(part, memory_format=torch.contiguous_format)
-            for part in (hidden, output, bias)
+    sizes = [torch.Size(shape).numel() * like.element_size() for shape in shapes]
+    buffers = [_borrow(size) for size in sizes]
+    try:
+        yield [
+            buffer[:size].view(like.dtype).view(*shape)
+            for buffer, size, shape in zip(buffers, sizes, shapes, strict=True)
         ]
+    finally:
+        for buffer in sorted(buffers, key=Tensor.numel):
+            if sum(map(Tensor.numel, _free)) + buffer.numel() <= _SCRATCH_BYTES:
+                _free.append(buffer)
+
+
+def _borrow(size: int) -> Tensor:
+    for position, buffer in enumerate(_free):
+        if size <= buffer.numel() <= 2 * size + 2**16:
+            return _free.pop(position)
+    if _free and sum(map(Tensor.numel, _free)) + size > _SCRATCH_BYTES:
+        _free.clear()  # made for other graphs
+    return torch.empty(size, dtype=torch.uint8)
+
+
+# --- One step: frames, edge moments, feedback, controller, update -------------------------------
+
+
+@torch.library.custom_op("geof::native_advance", mutates_args=())
+def _advance(
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
+    active: Tensor | None,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    temperature: float,
+    update: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return aggregate, next coordinates, weights, first and second moments."""
+    inputs = _Inputs(*dense(z, x, message, shared, hidden, output, bias))
+    made = aggregate, following, weight, first, second = _outputs_like(z, x, source, statistic)
+    with _scratch(x, first.shape, first.shape) as (h, y):
+        inputs.frames("apply_frames", framed, h=h, y=y)
+        moments = inputs.moments(
+            h, y, weight, temperature, pointer=pointer, source=source, first=first, active=active
+        )
+        moments.second = second.data_ptr() if second.numel() else None
+        call("edge_moments", z, moments)
+    arguments = inputs.evolve(
+        (statistic, framed, floor, jitter, growth, retries),
+        update,
+        {"first": first, "second": second, "aggregate": aggregate},
+        next=following,
+    )
+    call("evolve", z, arguments)
+    report(arguments.feedback, x)
+    return made
+
+
+@_advance.register_fake
+def _(
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
+    active: Tensor | None,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    temperature: float,
+    update: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _outputs_like(z, x, source, statistic)
+
+
+def _outputs_like(
+    z: Tensor, x: Tensor, source: Tensor, statistic: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    n, B, m = x.shape
+    second = dense_like(z) if statistic in (1, 2) else z.new_empty(0)
+    return dense_like(x), dense_like(z), x.new_empty(source.shape), x.new_empty(n, m, B), second
+
+
+@torch.library.custom_op("geof::native_advance_backward", mutates_args=())
+def _advance_backward(
+    grad_aggregate: Tensor,
+    grad_following: Tensor,
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    aggregate: Tensor,
+    following: Tensor,
+    weight: Tensor,
+    first: Tensor,
+    second: Tensor,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    temperature: float,
+    update: Sequence[float],
+) -> list[Tensor]:
+    """Return the gradients of z, x and message, then of the controller's four if there."""
+    inputs = _Inputs(*dense(z, x, message, shared, hidden, output, bias))
+    grad_aggregate, grad_following = dense(grad_aggregate, grad_following)
+    grads = inputs.gradients()
+    names = ("grad_shared", "grad_hidden", "grad_output", "grad_bias")
+    row, has_second = first.shape, second.numel() > 0
+    with _scratch(x, row, row, row, row, row, second.shape, weight.shape) as buffers:
+        h, y, grad_h, grad_y, grad_first, grad_second, force = buffers
+        arguments = inputs.evolve(
+            (statistic, framed, floor, jitter, growth, retries),
+            update,
+            {
+                "first": first,
+                "second": second,
+                "aggregate": aggregate,
+                "grad_aggregate": grad_aggregate,
+                "add_to_z": True,
+                "grad_z": grads[0],
+                "grad_message": grads[2],
+                "grad_first": grad_first,
+                "grad_second": grad_second,
+            },
+            next=following,
+            grad_next=grad_following,
+            grad_x=grads[1],
+            **dict(zip(names, grads[3:], strict=False)),
+        )
+        call("evolve_backward", z, arguments)
+        inputs.frames("apply_frames", framed, h=h, y=y)
+        moments = inputs.moments(
+            h,
+            y,
+            weight,
+            temperature,
+            pointer=pointer,
+            source=source,
+            target=target,
+            tile_pointer=tile_pointer,
+            tile_edge=tile_edge,
+            grad_first=grad_first,
+            grad_second=grad_second if has_second else None,
+            force=force,
+            grad_h=grad_h,
+            grad_y=grad_y,
+        )
+        call("edge_moments_backward", z, moments)
+        inputs.frames(
+            "apply_frames_backward",
+            framed,
+            # What the evolution has already put there is added to; see the header.
+            add=1 | (2 if hidden is not None else 0) | (4 if statistic == 3 else 0),
+            grad_h=grad_h,
+            grad_y=grad_y,
+            grad_z=grads[0],
+            grad_x=grads[1],
+            grad_message=grads[2],
+        )
     return grads
 
 
-def _save_evolve(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.options = inputs[9:]
-    ctx.corrected = inputs[5] is not None
-    ctx.save_for_backward(*inputs[:5], *output, *inputs[5:9])
+@_advance_backward.register_fake
+def _(
+    grad_aggregate: Tensor,
+    grad_following: Tensor,
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    pointer: Tensor,
+    source: Tensor,
+    target: Tensor,
+    tile_pointer: Tensor,
+    tile_edge: Tensor,
+    shared: Tensor | None,
+    hidden: Tensor | None,
+    output: Tensor | None,
+    bias: Tensor | None,
+    aggregate: Tensor,
+    following: Tensor,
+    weight: Tensor,
+    first: Tensor,
+    second: Tensor,
+    statistic: int,
+    framed: bool,
+    floor: float,
+    jitter: float,
+    growth: float,
+    retries: int,
+    temperature: float,
+    update: Sequence[float],
+) -> list[Tensor]:
+    return _Inputs(z, x, message, shared, hidden, output, bias).gradients()
 
 
-def _evolve_gradients(
-    ctx: Any, grad_aggregate: Tensor, grad_following: Tensor
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.options = inputs[13:]
+    ctx.corrected = inputs[9] is not None
+    ctx.save_for_backward(*inputs[:8], *inputs[9:13], *output)
+    ctx.mark_non_differentiable(*output[2:])
+
+
+def _gradients(
+    ctx: Any, grad_aggregate: Tensor, grad_following: Tensor, *_: Tensor
 ) -> tuple[Tensor | None, ...]:
-    grads = _evolve_backward(grad_aggregate, grad_following, *ctx.saved_tensors, *ctx.options)
-    controller = grads[5:] if ctx.corrected else [None] * 4
-    return *grads[:5], *controller, *[None] * 11
+    grads = _advance_backward(grad_aggregate, grad_following, *ctx.saved_tensors, *ctx.options)
+    controller = grads[3:] if ctx.corrected else [None] * 4
+    return *grads[:3], *[None] * 6, *controller, *[None] * 8
 
 
-_evolve.register_autograd(_evolve_gradients, setup_context=_save_evolve)
+_advance.register_autograd(_gradients, setup_context=_save)
 
 
-_UpdateOptions = tuple[float, float, float, float, float]
-
-
-class _Evolving(NamedTuple):
-    """The tensors of an evolution, all contiguous."""
+class _Inputs(NamedTuple):
+    """What a step starts from, contiguous: coordinates as lanes, the rest as in the interface."""
 
     z: Tensor
     x: Tensor
     message: Tensor
-    first: Tensor
-    second: Tensor
     shared: Tensor | None
     hidden: Tensor | None
     output: Tensor | None
     bias: Tensor | None
 
-    def arguments(
+    def gradients(self) -> list[Tensor]:
+        """Return uninitialised gradients of everything that is there."""
+        return [dense_like(tensor) for tensor in self if tensor is not None]
+
+    def frames(self, name: str, framed: bool, **fields: Any) -> None:
+        """Run ``apply_frames`` or its backward."""
+        arguments = fill(
+            Frames,
+            shape=features_shape(self.x),
+            framed=framed,
+            lanes_out=True,
+            z=self.z,
+            x=self.x,
+            message=self.message,
+            **fields,
+        )
+        call(name, self.z, arguments)
+
+    def moments(
+        self, h: Tensor, y: Tensor, weight: Tensor, temperature: float, **fields: Any
+    ) -> Any:
+        """Return the arguments of ``edge_moments`` or its backward."""
+        return fill(
+            Moments,
+            shape=shape_of(y, *y.shape),
+            E=len(weight),
+            temperature=temperature,
+            h=h,
+            y=y,
+            weight=weight,
+            **fields,
+        )
+
+    def evolve(
         self,
-        feedback: _FeedbackOptions,
-        update: _UpdateOptions,
+        feedback: FeedbackOptions,
+        update: Sequence[float],
         feedback_fields: dict[str, Any],
         **fields: Any,
     ) -> Any:
-        """Return the kernel's structure."""
+        """Return the arguments of ``evolve`` or its backward."""
         mix, strength, offdiagonal, low, high = update
         m = self.x.size(-1)
         rank = 0
         if self.bias is not None and m > 1:
             rank = (len(self.bias) - m) // (2 * (m - 1))
+        first, second = feedback_fields.pop("first"), feedback_fields.pop("second")
         return fill(
             Evolve,
-            feedback=_feedback_arguments(
-                (self.z, self.message, self.first, self.second), feedback, **feedback_fields
+            feedback=feedback_arguments(
+                (self.z, self.message, first, second), feedback, **feedback_fields
             ),
             H=0 if self.hidden is None else self.hidden.size(0),
             rank=rank,

@@ -1,0 +1,206 @@
+"""A whole run on tiny workloads: who runs, who is skipped and why, what is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from geof.bench import memory, work
+from geof.bench import run as bench_run
+from geof.bench.catalogue import (
+    FULL,
+    QUICK,
+    QUICK_LEAVES_OUT,
+    WORKLOADS,
+    Contestant,
+    choose_contestants,
+    choose_workloads,
+)
+from geof.bench.processes import FreshProcessError
+from geof.bench.run import Bench
+from geof.bench.timing import Times
+from geof.bench.work import Peak
+from geof.errors import ConfigError
+
+GCN, TORCH, REFERENCE = (
+    Contestant("gcn"),
+    Contestant("geof", "torch"),
+    Contestant("geof", "reference"),
+)
+SHORT = replace(FULL, seconds=0.1, most_rounds=3)
+
+
+def bench(**changes) -> Bench:
+    settings = {
+        "workloads": [WORKLOADS["tiny"]],
+        "contestants": [GCN, TORCH],
+        "effort": SHORT,
+        "data_root": None,
+        "threads": 1,
+        "left_out": [],
+        "say": lambda line: None,
+    }
+    return Bench(**{**settings, **changes})
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Run the work here: no imports to wait for, and patches reach it."""
+    calls = []
+
+    def here(task, *arguments, threads, say, seconds=None):
+        calls.append((task.__name__, *(a for a in arguments if isinstance(a, Contestant))))
+        return task(*arguments, say=say)
+
+    monkeypatch.setattr(bench_run, "in_fresh_process", here)
+    return calls
+
+
+def finish(run: Bench):
+    for _ in run.run():
+        pass
+    return {(row.dataset, row.contestant.label): row for row in run.rows}
+
+
+def test_fresh_processes_time_and_weigh():
+    said = []
+    rows = finish(bench(workloads=[WORKLOADS["tiny-set"]], contestants=[GCN], say=said.append))
+    row = rows["tiny-set", "gcn"]
+    assert row.status == "ok"
+    assert row.rounds >= 3
+    assert 0 < row.seconds_per_epoch < 60
+    assert row.ratio_to_gcn == 1.0
+    assert row.peak_rss_bytes > 2**25 > 0 < row.peak_bytes_above_data
+    assert row.memory_epochs == 2
+    assert said[0] == "tiny-set: preparing"
+
+
+def test_times_of_a_workload_come_before_its_memory(in_this_process):
+    finish(bench(workloads=[WORKLOADS["tiny"], WORKLOADS["tiny-set"]], contestants=[GCN]))
+    one = ["prepare", "measure_times", "measure_memory"]
+    assert [call[0] for call in in_this_process] == one + one
+
+
+def test_a_quick_run_times_everything_before_it_weighs_the_fastest_first(
+    in_this_process, monkeypatch
+):
+    monkeypatch.setattr(
+        work, "run_rounds", lambda epochs, *_: {c: Times([_SECONDS[c]] * 3) for c in epochs}
+    )
+    both = [WORKLOADS["tiny"], WORKLOADS["tiny-set"]]
+    effort = replace(QUICK, total_seconds=1e9)
+    rows = finish(bench(workloads=both, contestants=[TORCH, GCN], effort=effort))
+    names = [call[0] for call in in_this_process]
+    assert names == ["prepare", "measure_times"] * 2 + ["measure_memory"] * 4
+    assert [call[1] for call in in_this_process[4:]] == [GCN, GCN, TORCH, TORCH]
+    assert list(rows) == [(w.name, c.label) for w in both for c in (TORCH, GCN)]
+
+
+_SECONDS = {GCN: 0.1, TORCH: 0.2}
+
+
+def test_a_quick_run_out_of_time_leaves_memory_out_and_says_so(in_this_process):
+    effort = replace(QUICK, total_seconds=0.0)
+    row = finish(bench(contestants=[GCN], effort=effort))["tiny", "gcn"]
+    assert row.status == "ok"
+    assert row.seconds_per_epoch is not None
+    assert row.peak_rss_bytes is None
+    assert "time of --quick was up" in row.reason
+
+
+def test_what_is_left_out_has_a_row_that_says_so(in_this_process):
+    rows = finish(bench(contestants=[GCN, REFERENCE], left_out=[REFERENCE]))
+    row = rows["tiny", "geof-reference"]
+    assert (row.status, row.seconds_per_epoch, row.rounds) == ("skipped", None, 0)
+    assert "--models geof-reference" in row.reason
+    assert row.as_json().keys() == rows["tiny", "gcn"].as_json().keys()
+
+
+def test_what_would_not_fit_is_predicted_skipped_and_explained(in_this_process, monkeypatch):
+    """GCN needs 1 kB per edge here and the reference 1 MB, of 1 GB."""
+    peaks = {"gcn": 1_000, "geof-reference": 1_000_000}
+
+    def weigh(path, contestant, epochs, *, say):
+        edges = work.Problem.load(path).facts.edges
+        return Peak(peaks[contestant.label] * edges, 1)
+
+    monkeypatch.setattr(work, "measure_memory", weigh)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(memory, "surely_fits", lambda facts, available: False)
+    rows = finish(bench(contestants=[GCN, REFERENCE]))
+    assert rows["tiny", "gcn"].status == "ok"
+    row = rows["tiny", "geof-reference"]
+    assert row.status == "skipped"
+    assert "about 1.2 GB, 1.0 GB are available" in row.reason
+
+
+def test_nothing_is_predicted_where_everything_fits(in_this_process):
+    finish(bench(contestants=[GCN]))
+    assert [call[0] for call in in_this_process].count("prepare") == 1
+
+
+def test_probes_are_measured_once_per_shape(in_this_process, monkeypatch):
+    monkeypatch.setattr(memory, "surely_fits", lambda facts, available: False)
+    tiny = WORKLOADS["tiny"]
+    finish(bench(workloads=[tiny, replace(tiny, name="nodes-5e3")], contestants=[GCN]))
+    weighed = [call for call in in_this_process if call[0] == "measure_memory"]
+    assert len(weighed) == 2 + 1 + 1  # two probes, two workloads
+
+
+def test_a_contestant_that_breaks_fails_alone(in_this_process, monkeypatch):
+    real = work.Training
+
+    def breaks(contestant, problem):
+        if contestant == TORCH:
+            raise RuntimeError("no kernel")
+        return real(contestant, problem)
+
+    monkeypatch.setattr(work, "Training", breaks)
+    rows = finish(bench())
+    assert rows["tiny", "gcn"].status == "ok"
+    assert rows["tiny", "geof-torch"].status == "failed"
+    assert rows["tiny", "geof-torch"].reason == "RuntimeError: no kernel"
+
+
+def test_a_dead_process_is_the_result_of_its_contestants(in_this_process, monkeypatch):
+    def dies(*arguments, say):
+        raise FreshProcessError("The process ended without an answer (signal 9).")
+
+    monkeypatch.setattr(work, "measure_times", dies)
+    rows = finish(bench())
+    assert {row.status for row in rows.values()} == {"failed"}
+    monkeypatch.undo()
+
+
+def test_the_roofline_belongs_to_a_full_run_on_computers(in_this_process, monkeypatch):
+    def roofline(path, *, say):
+        assert path.exists()
+        return {"passes": []}
+
+    monkeypatch.setattr(bench_run, "measure_roofline", roofline)
+    stand_in = replace(WORKLOADS["tiny"], name="Computers")
+    for effort, expected in ((SHORT, {"passes": []}), (replace(QUICK, seconds=0.1), None)):
+        run = bench(workloads=[stand_in], contestants=[GCN], effort=effort)
+        finish(run)
+        assert run.roofline == expected
+
+
+def test_names_choose_workloads_and_models():
+    assert [w.name for w in choose_workloads(["computers", "NCI1"], quick=False)] == [
+        "Computers",
+        "NCI1",
+    ]
+    assert "tiny" not in [w.name for w in choose_workloads(None, quick=False)]
+    labels = [c.label for c in choose_contestants(["geof", "gcn"], ["reference", "torch", "new"])]
+    assert labels == ["gcn", "geof-torch", "geof-new", "geof-reference"]
+    assert [c.label for c in choose_contestants(["geof-new"], ["torch", "new"])] == ["geof-new"]
+    every = choose_contestants(None, ["reference"])
+    assert set(QUICK_LEAVES_OUT) < {c.label for c in every}
+
+
+def test_unknown_names_come_with_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'Computers'"):
+        choose_workloads(["Computer"], quick=False)
+    with pytest.raises(ConfigError, match="Did you mean 'geof-torch'"):
+        choose_contestants(["geof-toch"], ["torch"])
