@@ -16,12 +16,9 @@ namespace {
 // The common shapes have code of their own; size 0 stands for any.
 template <template <class, int, int> class Kernel, class T, int W, class Arguments>
 void choose_size(const Arguments& s, int m) {
-  if constexpr (W > 1) {
-    if (m == 8) return Kernel<T, W, 8>::run(s);
-  }
   if constexpr (W == 8) {
-    if (m == 2) return Kernel<T, W, 2>::run(s);
     if (m == 4) return Kernel<T, W, 4>::run(s);
+    if (m == 8) return Kernel<T, W, 8>::run(s);
   }
   Kernel<T, W, 0>::run(s);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -132,11 +133,12 @@ def test_an_interruption_keeps_what_is_finished(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     for line in process.stdout:
         if line.startswith("edges-1e6"):  # 'tiny' is finished
             break
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in errors

@@ -121,10 +121,10 @@ def _answer(
     theirs: Connection, threads: int, work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     """Do the work in the fresh process and send its result or its exception."""
-    import torch
-
     # Ctrl-C reaches the whole group; the parent decides and terminates.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
     torch.set_num_threads(threads)
     try:
         answer = ("done", work(*arguments, say=lambda line: theirs.send(("said", line))))
