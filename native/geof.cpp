@@ -200,13 +200,13 @@ int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target
               int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
               int64_t* tile_pointer, int32_t* tile_edge) {
   static_assert(GEOF_TILES == kTiles);
-  const int64_t tiles = kTiles * kTiles, block = std::max<int64_t>(1, (n + kTiles - 1) / kTiles);
+  static const Tournament tournament;
+  const int64_t block = std::max<int64_t>(1, (n + kBlocks - 1) / kBlocks);
   const auto tile = [=](int64_t e) {
-    const int64_t b = target[e] / block, round = (source[e] / block - b + kTiles) % kTiles;
-    return round * kTiles + b;
+    return tournament.tile[target[e] / block][source[e] / block];
   };
   std::fill(pointer, pointer + n + 1, 0);
-  std::fill(tile_pointer, tile_pointer + tiles + 1, 0);
+  std::fill(tile_pointer, tile_pointer + kTiles + 1, 0);
   for (int64_t e = 0; e < E; ++e) {
     const int64_t j = source[e], i = target[e];
     if (i < 0 || i >= n || j < 0 || j >= n || (e > 0 && i < target[e - 1])) return 2;
@@ -216,9 +216,9 @@ int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target
     narrow_target[e] = int32_t(i);
   }
   for (int64_t i = 0; i < n; ++i) pointer[i + 1] += pointer[i];
-  for (int64_t k = 0; k < tiles; ++k) tile_pointer[k + 1] += tile_pointer[k];
-  int64_t place[kTiles * kTiles];
-  std::copy(tile_pointer, tile_pointer + tiles, place);
+  for (int k = 0; k < kTiles; ++k) tile_pointer[k + 1] += tile_pointer[k];
+  int64_t place[kTiles];
+  std::copy(tile_pointer, tile_pointer + kTiles, place);
   for (int64_t e = 0; e < E; ++e) tile_edge[place[tile(e)]++] = int32_t(e);
   return 0;
 }

@@ -16,7 +16,7 @@ extern "C" {
 #define GEOF_ABI 1
 #define GEOF_EXPORT __attribute__((visibility("default")))
 #define GEOF_LARGEST_BLOCK 32
-#define GEOF_TILES 16
+#define GEOF_TILES 136
 
 typedef struct {
   int32_t dtype; /* 0 float, 1 double */
@@ -87,7 +87,7 @@ GEOF_EXPORT const char* geof_compiler(void);
 GEOF_EXPORT int geof_processor(void);
 
 /* From edges sorted by target, then source: where each target's edges begin (n + 1), both ends in
- * 32 bits, and the edges tile by tile for the backward pass (GEOF_TILES^2 + 1 and E). Returns 2
+ * 32 bits, and the edges tile by tile for the backward pass (GEOF_TILES + 1 and E). Returns 2
  * when the targets do not ascend or an index is out of range. */
 GEOF_EXPORT int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
                           int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,

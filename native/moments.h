@@ -29,7 +29,7 @@ struct MomentArguments {
   // Backward only.
   const T *grad_weight, *grad_first, *grad_second;  // grad_weight and grad_second may be null
   const int32_t* target;        // (E)
-  const int64_t* tile_pointer;  // (kTiles^2 + 1)
+  const int64_t* tile_pointer;  // (kTiles + 1)
   const int32_t* tile_edge;     // (E), edges tile by tile
   T* force;                     // (E), scratch
   T *grad_h, *grad_y;           // (n, m, B)
@@ -206,10 +206,8 @@ struct EdgeMoments {
 //   grad y_j += w_ij (K_i r_ij + p_i),   grad y_i -= w_ij K_i r_ij,
 //   grad h_i += f_ij (h_i - h_j),        grad h_j -= f_ij (h_i - h_j).
 //
-// An edge touches both its ends. Nodes are cut into kTiles blocks and edges into tiles (target
-// block, source block). In round r the tiles (b, b + r mod kTiles) run side by side: no two share
-// a block, so nothing is written twice at a time, no atomics are needed and every sum has a fixed
-// order. A tile's nodes fit the cache.
+// An edge touches both its ends, so edges are taken tile by tile, round by round (tasks.h). A tile's
+// nodes fit the cache.
 template <class T, int W, int M>
 struct EdgeMomentsBackward {
   using V = Vec<T, W>;
@@ -233,13 +231,15 @@ struct EdgeMomentsBackward {
     {
 #pragma omp for schedule(static)
       for (int64_t k = 0; k < s.n * d; ++k) s.grad_y[k] = s.grad_h[k] = 0;
-      for (int round = 0; round < kTiles; ++round) {
+      for (int round = 0; round < kBlocks; ++round) {
+        const Round tiles = tiles_of(round);
 #pragma omp for schedule(dynamic, 1)
-        for (int b = 0; b < kTiles; ++b) score(round * kTiles + b, mean.data());
+        for (int tile = tiles.first; tile < tiles.last; ++tile) score(tile, mean.data());
       }
-      for (int round = 0; round < kTiles; ++round) {
+      for (int round = 0; round < kBlocks; ++round) {
+        const Round tiles = tiles_of(round);
 #pragma omp for schedule(dynamic, 1)
-        for (int b = 0; b < kTiles; ++b) push(round * kTiles + b, mean.data());
+        for (int tile = tiles.first; tile < tiles.last; ++tile) push(tile, mean.data());
       }
     }
   }

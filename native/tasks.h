@@ -39,7 +39,6 @@ struct Partition {
   int64_t slots = 0;
 };
 
-constexpr int kTiles = 16;       // blocks of nodes for sums over both ends of an edge
 constexpr int64_t kGrain = 512;  // edges per task, and per part of a hub
 
 // Cut the rows of a compressed adjacency into tasks of about kGrain edges each.
@@ -70,5 +69,40 @@ inline Partition cut(const int64_t* pointer, int64_t n) {
   flush(n);
   return cutting;
 }
+
+// Sums over both ends of an edge. Nodes are cut into kBlocks blocks and edges into tiles, one for
+// every unordered pair of blocks. The tiles are played like a tournament: in round 0 every block
+// meets itself, in each later round all blocks meet in pairs. So tiles of one round have no node in
+// common: they run side by side without atomics, and every sum has a fixed order.
+constexpr int kBlocks = 16;
+constexpr int kTiles = kBlocks * (kBlocks + 1) / 2;
+
+struct Round {
+  int first, last;  // tiles [first, last)
+};
+
+// Round 0 has kBlocks tiles, each of the kBlocks - 1 others half as many.
+inline Round tiles_of(int round) {
+  if (round == 0) return {0, kBlocks};
+  const int first = kBlocks + (round - 1) * (kBlocks / 2);
+  return {first, first + kBlocks / 2};
+}
+
+// tile[a][b] of every pair of blocks, by the circle method: block kBlocks - 1 stands still while the
+// others turn.
+struct Tournament {
+  int tile[kBlocks][kBlocks];
+
+  Tournament() {
+    constexpr int turning = kBlocks - 1;
+    for (int a = 0; a < kBlocks; ++a) tile[a][a] = a;
+    for (int round = 0; round < turning; ++round)
+      for (int k = 0; k < kBlocks / 2; ++k) {
+        const int a = k == 0 ? turning : (round + k) % turning;
+        const int b = k == 0 ? round : (round - k + turning) % turning;
+        tile[a][b] = tile[b][a] = kBlocks + round * (kBlocks / 2) + k;
+      }
+  }
+};
 
 }  // namespace geof

@@ -30,6 +30,11 @@ def vanish(*, say):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def interrupted(*, say):
+    os.kill(os.getpid(), signal.SIGINT)
+    return "still here"
+
+
 def linger(*, say):
     time.sleep(60)
 
@@ -79,3 +84,7 @@ def test_a_process_that_takes_too_long_is_given_up():
     with pytest.raises(FreshProcessError, match="no answer after 1 s"):
         fresh(linger, seconds=1)
     assert time.monotonic() - start < 30
+
+
+def test_an_interruption_is_the_parents_to_act_on():
+    assert fresh(interrupted)[0] == "still here"

@@ -75,7 +75,7 @@ def test_hub_weights_are_a_distribution(random_state):
 
 
 def test_unknown_backend_names_the_valid_ones():
-    with pytest.raises(ConfigError, match=r"(?s)'torhc'.*'auto', 'reference', 'torch'.*'torch'\?"):
+    with pytest.raises(ConfigError, match=r"(?s)'torhc'.*'auto'.*'reference', 'torch'.*'torch'\?"):
         resolve_backend("torhc", 4)
 
 

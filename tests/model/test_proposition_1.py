@@ -39,9 +39,11 @@ class TestWeights:
         draw = random_state(seed)
         edges, state = random_graph(draw, 7), draw.coupled(BOX, 7, blocks, m, 1.0)
         xi = state.features.unflatten(-1, (blocks, m))
-        weight = BACKENDS[backend].step(
-            xi, xi, state.coordinates, edges, specification(temperature=temperature)
-        ).weight
+        weight = (
+            BACKENDS[backend]
+            .step(xi, xi, state.coordinates, edges, specification(temperature=temperature))
+            .weight
+        )
         assert (weight > 0).all()
         close(edges.sum(weight), torch.ones(7, dtype=torch.float64), 1e-14)
         h = (dense_frames(state.coordinates) @ state.features.unsqueeze(-1)).squeeze(-1)

@@ -23,7 +23,7 @@ from geof.errors import ConfigError, nearest
 
 ABI = 1
 LARGEST_BLOCK = 32
-TILES = 16
+TILES = 136
 LEVELS = ("generic", "avx2", "avx512")
 CHOICE = "GEOF_KERNELS"
 """Environment variable: an instruction set to use instead of the best one, or ``off``."""

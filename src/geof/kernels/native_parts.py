@@ -65,7 +65,7 @@ class EdgePlan(NamedTuple):
         pointer: ``(n + 1,)`` int64, where each target's edges begin.
         source: ``(E,)`` int32.
         target: ``(E,)`` int32.
-        tile_pointer: ``(TILES^2 + 1,)`` int64, where each tile's edges begin.
+        tile_pointer: ``(TILES + 1,)`` int64, where each tile's edges begin.
         tile_edge: ``(E,)`` int32, the edges tile by tile.
     """
 
@@ -112,7 +112,7 @@ def _(
 
 def _empty_plan(source: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
-    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES * TILES + 1)
+    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES + 1)
     return rows, narrow[0], narrow[1], tiles, narrow[2]
 
 
@@ -396,12 +396,12 @@ def _moments_gradients(
     grad_first: Tensor | None,
     grad_second: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    y = ctx.saved_tensors[1]
+    saved = ctx.saved_tensors  # to be unpacked once only, for checkpointing's sake
     grad_h, grad_y = _edge_moments_backward(
         grad_weight,
-        torch.zeros_like(y) if grad_first is None else grad_first,
+        torch.zeros_like(saved[1]) if grad_first is None else grad_first,
         grad_second if ctx.second else None,
-        *ctx.saved_tensors,
+        *saved,
         ctx.temperature,
     )
     return grad_h, grad_y, *[None] * 8

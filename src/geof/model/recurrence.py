@@ -257,7 +257,7 @@ class GeoFConv(Recurrence):
         blocks: :math:`B`, dividing ``channels``.
         correction_rank: :math:`r` of the controller's factors.
         controller_channels: Width of the controller's hidden layer.
-        backend: ``"auto"``, ``"torch"`` or ``"reference"``.
+        backend: ``"auto"``, ``"native"``, ``"torch"`` or ``"reference"``.
         **settings: Any field of :class:`geof.config.StepSettings`.
 
     Shapes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class FrameTransport(nn.Module):
@@ -40,5 +41,7 @@ class FrameTransport(nn.Module):
 
     def forward(self, xi: Tensor, aggregate: Tensor) -> Tensor:
         """Return the gated state, Eq. (7)."""
-        gate = torch.sigmoid(self.gate(torch.cat([xi, aggregate], dim=-1)))
+        # W_r [xi || agg] without the concatenation.
+        own, other = self.gate.weight.split(xi.size(-1), dim=1)
+        gate = torch.sigmoid(torch.addmm(F.linear(xi, own, self.gate.bias), aggregate, other.t()))
         return torch.lerp(xi, aggregate, gate)
