@@ -80,13 +80,14 @@ struct EvolveBase {
   // q, with zeros in the padding.
   void pack(int64_t begin, int64_t count, T* q) const {
     for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W)
-        for (int k = 0; k < m; ++k) {
-          const int64_t from = (begin + i) * d + int64_t(g) * m + k;
-          store<T, W>(q + k * ld + i * B + g, gather<T, W, 1>(s.x + from, m, 0));
-          store<T, W>(q + (m + k) * ld + i * B + g,
-                      gather<T, W, 1>(s.feedback.aggregate + from, m, 0));
-        }
+      for (int g = 0; g < B; g += W) {
+        const int64_t from = (begin + i) * d + int64_t(g) * m;
+        V x[N];
+        read_features<T, W, M, 1>(s.x + from, m, 0, x);
+        for (int k = 0; k < m; ++k) store<T, W>(q + k * ld + i * B + g, x[k]);
+        read_features<T, W, M, 1>(s.feedback.aggregate + from, m, 0, x);
+        for (int k = 0; k < m; ++k) store<T, W>(q + (m + k) * ld + i * B + g, x[k]);
+      }
     clear_padding(q, 2 * m, count);
   }
   void clear_padding(T* rows, int number, int64_t count) const {
@@ -306,12 +307,15 @@ struct EvolveBackward : EvolveBase<T, W, M> {
 
   void unpack(int64_t begin, int64_t count, const T* grad_q, T* pull) const {
     for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W)
-        for (int k = 0; k < m; ++k) {
-          const int64_t to = int64_t(g) * m + k, from = i * B + g;
-          scatter<T, W, 1>(s.grad_x + (begin + i) * d + to, m, 0, load<T, W>(grad_q + k * ld + from));
-          scatter_add<T, W>(pull + i * d + to, m, load<T, W>(grad_q + (m + k) * ld + from));
-        }
+      for (int g = 0; g < B; g += W) {
+        const int64_t to = int64_t(g) * m, from = i * B + g;
+        V x[N];
+        for (int k = 0; k < m; ++k) x[k] = load<T, W>(grad_q + k * ld + from);
+        write_features<T, W, M, 1>(s.grad_x + (begin + i) * d + to, m, 0, x);
+        read_features<T, W, M, 1>(pull + i * d + to, m, 0, x);
+        for (int k = 0; k < m; ++k) x[k] += load<T, W>(grad_q + (m + k) * ld + from);
+        write_features<T, W, M, 1>(pull + i * d + to, m, 0, x);
+      }
   }
 
   // Reverse of Eq. (12). What the clip changed has no gradient; landing on the bound counts as

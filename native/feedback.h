@@ -65,9 +65,8 @@ struct Feedback {
       aggregate[r] *= inverse[r];
     }
     if (s.statistic == kMean) {
-      for (int r = 0; r < m; ++r)
-        residual[r] =
-            aggregate[r] - gather<T, W, P>(s.message + i * d + int64_t(g) * m + r, m, d);
+      read_features<T, W, M, P>(s.message + i * d + int64_t(g) * m, m, d, residual);
+      for (int r = 0; r < m; ++r) residual[r] = aggregate[r] - residual[r];
       for (int r = 0; r < m; ++r)
         for (int c = 0; c <= r; ++c) moment[packed(r, c)] = residual[r] * residual[c];
     } else if (s.statistic != kNone) {
@@ -147,8 +146,7 @@ struct FeedbackTarget {
     using V = Vec<T, L>;
     Feedback<T, L, M, P> f(s, i, g, m, B);
     const int64_t d = int64_t(m) * B;
-    for (int r = 0; r < m; ++r)
-      scatter<T, L, P>(s.aggregate + i * d + int64_t(g) * m + r, m, d, f.aggregate[r]);
+    write_features<T, L, M, P>(s.aggregate + i * d + int64_t(g) * m, m, d, f.aggregate);
     if (s.statistic == kNone) return;
     const V failed = f.stabilise(s);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
@@ -236,10 +234,8 @@ struct FeedbackTargetBackward {
     const int64_t features = i * d + int64_t(g) * m;
     V ga[triangle(N)], gl[N], gx[N];  // of a, of l, of the aggregate
     for (int k = 0; k < m * (m - 1) / 2; ++k) ga[k] = V{};
-    for (int r = 0; r < m; ++r) {
-      gl[r] = V{};
-      gx[r] = gather<T, L, P>(s.grad_aggregate + features + r, m, d);
-    }
+    for (int r = 0; r < m; ++r) gl[r] = V{};
+    read_features<T, L, M, P>(s.grad_aggregate + features, m, d, gx);
     if (s.statistic != kNone) {
       V gc[triangle(N)];
       f.stabilise(s);
@@ -307,8 +303,9 @@ struct FeedbackTargetBackward {
       }
     for (int r = 0; r < f.m; ++r) {
       gx[r] += g[r];
-      scatter<T, L, P>(s.grad_message + features + r, f.m, int64_t(f.m) * f.B, V(-g[r]));
+      g[r] = -g[r];
     }
+    write_features<T, L, M, P>(s.grad_message + features, f.m, int64_t(f.m) * f.B, g);
   }
 
   // Reverse of C = L^{-1} S L^{-T}; gc is used up.

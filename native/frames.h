@@ -92,17 +92,15 @@ struct ApplyFrames {
     const Frame<T, L, M, P> frame(s.z + i * t + g, m, B);
     V x[capacity(M)], h[capacity(M)];
     const int64_t from = i * d + int64_t(g) * m;
-    for (int k = 0; k < m; ++k) x[k] = gather<T, L, P>(s.x + from + k, m, d);
+    read_features<T, L, M, P>(s.x + from, m, d, x);
     frame.apply(x, h, m);
-    for (int k = 0; k < m; ++k) {
-      if (s.lanes_out) {
-        store<T, L, P>(s.h + i * d + k * B + g, d, h[k]);
-      } else {
-        scatter<T, L, P>(s.h + from + k, m, d, h[k]);
-      }
+    if (s.lanes_out) {
+      for (int k = 0; k < m; ++k) store<T, L, P>(s.h + i * d + k * B + g, d, h[k]);
+    } else {
+      write_features<T, L, M, P>(s.h + from, m, d, h);
     }
     if (!s.message) return;
-    for (int k = 0; k < m; ++k) x[k] = gather<T, L, P>(s.message + from + k, m, d);
+    read_features<T, L, M, P>(s.message + from, m, d, x);
     if (s.framed) frame.apply(x, h, m);
     for (int k = 0; k < m; ++k)
       store<T, L, P>(s.y + i * d + k * B + g, d, s.framed ? h[k] : x[k]);
@@ -128,24 +126,26 @@ struct ApplyFramesBackward {
     V ga[triangle(capacity(M))], ge[capacity(M)];
     const int64_t from = i * d + int64_t(g) * m;
     for (int k = 0; k < m * (m - 1) / 2; ++k) ga[k] = V{};
-    for (int k = 0; k < m; ++k) {
-      x[k] = gather<T, L, P>(s.x + from + k, m, d);
-      gh[k] = s.lanes_out ? load<T, L, P>(s.grad_h + i * d + k * B + g, d)
-                          : gather<T, L, P>(s.grad_h + from + k, m, d);
-      gx[k] = s.add & 2 ? gather<T, L, P>(s.grad_x + from + k, m, d) : V{};
-      ge[k] = V{};
+    read_features<T, L, M, P>(s.x + from, m, d, x);
+    if (s.lanes_out) {
+      for (int k = 0; k < m; ++k) gh[k] = load<T, L, P>(s.grad_h + i * d + k * B + g, d);
+    } else {
+      read_features<T, L, M, P>(s.grad_h + from, m, d, gh);
     }
+    for (int k = 0; k < m; ++k) gx[k] = ge[k] = V{};
+    if (s.add & 2) read_features<T, L, M, P>(s.grad_x + from, m, d, gx);
     frame.apply_backward(x, gh, gx, ga, ge, m);
-    for (int k = 0; k < m; ++k) scatter<T, L, P>(s.grad_x + from + k, m, d, gx[k]);
+    write_features<T, L, M, P>(s.grad_x + from, m, d, gx);
     if (s.message) {
+      for (int k = 0; k < m; ++k) gx[k] = V{};
+      if (s.add & 4) read_features<T, L, M, P>(s.grad_message + from, m, d, gx);
+      read_features<T, L, M, P>(s.message + from, m, d, x);
       for (int k = 0; k < m; ++k) {
-        x[k] = gather<T, L, P>(s.message + from + k, m, d);
         gh[k] = load<T, L, P>(s.grad_y + i * d + k * B + g, d);
-        gx[k] = s.framed ? V{} : gh[k];
-        if (s.add & 4) gx[k] += gather<T, L, P>(s.grad_message + from + k, m, d);
+        if (!s.framed) gx[k] += gh[k];
       }
       if (s.framed) frame.apply_backward(x, gh, gx, ga, ge, m);
-      for (int k = 0; k < m; ++k) scatter<T, L, P>(s.grad_message + from + k, m, d, gx[k]);
+      write_features<T, L, M, P>(s.grad_message + from, m, d, gx);
     }
     T* gz = s.grad_z + i * t + g;
     for (int k = 0; k < triangle(m); ++k) {

@@ -100,22 +100,86 @@ GEOF_INLINE void store(T* to, int64_t part, Vec<T, W> v) {
     store<T, 8>(to + part, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
   }
 }
-// The layout of features, block by block: lane l is `stride` values after lane l - 1.
-template <class T, int W, int P>
-GEOF_INLINE Vec<T, W> gather(const T* from, int64_t stride, int64_t part) {
-  Vec<T, W> v;
-  for (int l = 0; l < W; ++l)
-    set_lane<T, W>(v, l, from[l / (W / P) * part + l % (W / P) * stride]);
-  return v;
-}
 template <class T, int W, int P>
 GEOF_INLINE void scatter(T* to, int64_t stride, int64_t part, Vec<T, W> v) {
   for (int l = 0; l < W; ++l)
     to[l / (W / P) * part + l % (W / P) * stride] = lane<T, W>(v, l);
 }
-template <class T, int W>
-GEOF_INLINE void scatter_add(T* to, int64_t stride, Vec<T, W> v) {
-  for (int l = 0; l < W; ++l) to[l * stride] += lane<T, W>(v, l);
+
+// Rows to columns, in three rounds of shuffles.
+template <class T>
+GEOF_INLINE void transpose8(Vec<T, 8>* x) {
+  using V = Vec<T, 8>;
+  V a[8], b[8];
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    a[2 * k] = __builtin_shufflevector(x[2 * k], x[2 * k + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    a[2 * k + 1] = __builtin_shufflevector(x[2 * k], x[2 * k + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int k = 0; k < 8; k += 4)
+#pragma GCC unroll 2
+    for (int l = 0; l < 2; ++l) {
+      b[k + l] = __builtin_shufflevector(a[k + l], a[k + l + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      b[k + l + 2] = __builtin_shufflevector(a[k + l], a[k + l + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    x[k] = __builtin_shufflevector(b[k], b[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    x[k + 4] = __builtin_shufflevector(b[k], b[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
+// Features lie block by block, m values each; registers hold one value of W blocks. Read the W
+// blocks at `from` (of P nodes, `part` values apart) into x[0..m), or write them back.
+template <class T, int W, int M, int P>
+GEOF_INLINE void read_features(const T* from, int m, int64_t part, Vec<T, W>* x) {
+  if constexpr (M == 8 && W / P == 8) {
+    Vec<T, 8> half[P][8];
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 8
+      for (int l = 0; l < 8; ++l) half[p][l] = load<T, 8>(from + p * part + l * 8);
+      transpose8<T>(half[p]);
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      if constexpr (P == 1) {
+        x[k] = half[0][k];
+      } else {
+        x[k] = __builtin_shufflevector(half[0][k], half[1][k], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
+                                       11, 12, 13, 14, 15);
+      }
+    }
+  } else {
+    for (int k = 0; k < m; ++k)
+      for (int l = 0; l < W; ++l)
+        set_lane<T, W>(x[k], l, from[l / (W / P) * part + l % (W / P) * m + k]);
+  }
+}
+template <class T, int W, int M, int P>
+GEOF_INLINE void write_features(T* to, int m, int64_t part, const Vec<T, W>* x) {
+  if constexpr (M == 8 && W / P == 8) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+      Vec<T, 8> half[8];
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) {
+        if constexpr (P == 1) {
+          half[k] = x[k];
+        } else if (p == 0) {
+          half[k] = __builtin_shufflevector(x[k], x[k], 0, 1, 2, 3, 4, 5, 6, 7);
+        } else {
+          half[k] = __builtin_shufflevector(x[k], x[k], 8, 9, 10, 11, 12, 13, 14, 15);
+        }
+      }
+      transpose8<T>(half);
+#pragma GCC unroll 8
+      for (int l = 0; l < 8; ++l) store<T, 8>(to + p * part + l * 8, half[l]);
+    }
+  } else {
+    for (int k = 0; k < m; ++k) scatter<T, W, P>(to + k, m, part, x[k]);
+  }
 }
 // The sum of all lanes, halves added to halves: a fixed order.
 template <class T, int W>

@@ -126,15 +126,15 @@ FULL = Effort(
 )
 QUICK = Effort(
     quick=True,
-    seconds=3,
+    seconds=2,
     least_rounds=3,
     most_rounds=9,
-    memory_epochs=2,
+    memory_epochs=1,
     total_seconds=42,
 )
 
 QUICK_WORKLOADS = ("Computers", "NCI1")
-QUICK_BATCHES = 4
+QUICK_BATCHES = 2
 QUICK_LEAVES_OUT = ("gat", "geof-reference")
 """Contestants of a quick run that are run only when named, so that it stays quick."""
 

@@ -22,6 +22,9 @@ from geof.bench.timing import Times
 ROOFLINE_ON = "Computers"
 """The workload whose graph the edge kernel is measured on."""
 
+# Seconds of training for a peak of memory that a quick run does not put off.
+_PATIENCE = 2.0
+
 # Directed edges of the two generated graphs a prediction of memory starts from.
 _PROBE_EDGES = (16_000, 48_000)
 
@@ -59,17 +62,21 @@ class Bench:
 
     def run(self) -> Iterator[None]:
         """Yield whenever times or memory of a workload have been added."""
-        # A quick run may have to end early: times of everything come before any memory.
-        groups = [self.workloads] if self.effort.quick else [[w] for w in self.workloads]
-        for group in groups:
-            with tempfile.TemporaryDirectory(prefix="geof-bench-") as folder:
-                for workload in group:
-                    self._time(workload, Path(folder) / workload.name)
+        with tempfile.TemporaryDirectory(prefix="geof-bench-") as name:
+            folder = Path(name)
+            for workload in self.workloads:
+                path = folder / workload.name
+                self._time(workload, path)
+                yield
+                self._weigh(folder, _PATIENCE if self.effort.quick else math.inf)
+                yield
+                if not self.effort.quick:
+                    self._measure_kernels(workload, path)
                     yield
-                self._weigh(group, Path(folder))
-                yield
-                self._measure_kernels(group, Path(folder))
-                yield
+                    path.unlink()
+            # What a quick run put off, as far as its time goes: after the times of everything.
+            self._weigh(folder, math.inf)
+            yield
 
     @property
     def rows(self) -> list[Row]:
@@ -90,20 +97,23 @@ class Bench:
             rows[contestant] = _with_times(rows[contestant], times)
         self._rows[workload.name] = rows
 
-    def _weigh(self, group: Sequence[Workload], folder: Path) -> None:
-        """Measure the memory of everyone who was timed, the quickest first."""
-        timed = [
-            row
-            for workload in group
-            for row in self._rows[workload.name].values()
-            if row.seconds_per_epoch is not None
-        ]
-        for row in sorted(timed, key=lambda row: row.seconds_per_epoch or 0):
-            self._rows[row.dataset][row.contestant] = self._with_memory(row, folder / row.dataset)
+    def _weigh(self, folder: Path, at_most: float) -> None:
+        """Measure the memory of everyone timed and not yet weighed, the quickest first.
 
-    def _measure_kernels(self, group: Sequence[Workload], folder: Path) -> None:
-        if not self.effort.quick and any(workload.name == ROOFLINE_ON for workload in group):
-            self.roofline = self._fresh("roofline", measure_roofline, folder / ROOFLINE_ON)
+        Args:
+            folder: Where the problems are.
+            at_most: Put off whoever takes more seconds.
+        """
+        timed = [row for rows in self._rows.values() for row in rows.values()]
+        timed = [row for row in timed if row.status == "ok" and not row.memory_epochs]
+        for row in sorted(timed, key=_seconds):
+            if row.reason is None and self._memory_epochs(row) * _seconds(row) <= at_most:
+                weighed = self._with_memory(row, folder / row.dataset)
+                self._rows[row.dataset][row.contestant] = weighed
+
+    def _measure_kernels(self, workload: Workload, path: Path) -> None:
+        if workload.name == ROOFLINE_ON:
+            self.roofline = self._fresh("roofline", measure_roofline, path)
 
     def _fresh(self, title: str, task: Any, *arguments: Any, seconds: float | None = None) -> Any:
         def say(line: str) -> None:
@@ -176,9 +186,9 @@ class Bench:
         return times
 
     def _with_memory(self, row: Row, path: Path) -> Row:
-        epochs = 1 if row.rounds == 1 else self.effort.memory_epochs
+        epochs = self._memory_epochs(row)
         left = self._seconds_left()
-        if left is not None and left < epochs * (row.seconds_per_epoch or 0):
+        if left is not None and left < epochs * _seconds(row):
             return replace(row, reason="memory not measured: the time of --quick was up")
         try:
             peak = self._fresh(
@@ -193,9 +203,16 @@ class Bench:
             memory_epochs=epochs,
         )
 
+    def _memory_epochs(self, row: Row) -> int:
+        return 1 if row.rounds == 1 else self.effort.memory_epochs
+
     def _seconds_left(self) -> float | None:
         limit = self.effort.total_seconds
         return None if limit is None else limit - (time.monotonic() - self.started)
+
+
+def _seconds(row: Row) -> float:
+    return row.seconds_per_epoch or 0.0
 
 
 def _least(edges: int) -> int:

@@ -374,12 +374,19 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.corrected = inputs[9] is not None
     ctx.save_for_backward(*inputs[:8], *inputs[9:13], *output)
     ctx.mark_non_differentiable(*output[2:])
+    ctx.set_materialize_grads(False)  # or zeros as large as the moments would be made for them
 
 
 def _gradients(
-    ctx: Any, grad_aggregate: Tensor, grad_following: Tensor, *_: Tensor
+    ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None, *_: None
 ) -> tuple[Tensor | None, ...]:
-    grads = _advance_backward(grad_aggregate, grad_following, *ctx.saved_tensors, *ctx.options)
+    saved = ctx.saved_tensors
+    grads = _advance_backward(
+        torch.zeros_like(saved[1]) if grad_aggregate is None else grad_aggregate,
+        torch.zeros_like(saved[0]) if grad_following is None else grad_following,
+        *saved,
+        *ctx.options,
+    )
     controller = grads[3:] if ctx.corrected else [None] * 4
     return *grads[:3], *[None] * 6, *controller, *[None] * 8
 

@@ -574,12 +574,20 @@ def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(*inputs[:4])
     # For inspection; an attempt to differentiate it fails instead of giving a silent zero.
     ctx.mark_non_differentiable(output[2], output[3])
+    ctx.set_materialize_grads(False)
 
 
 def _feedback_gradients(
-    ctx: Any, grad_aggregate: Tensor, grad_target: Tensor, *_: Tensor
+    ctx: Any, grad_aggregate: Tensor | None, grad_target: Tensor | None, *_: None
 ) -> tuple[Tensor | None, ...]:
-    grads = _feedback_target_backward(grad_aggregate, grad_target, *ctx.saved_tensors, *ctx.options)
+    saved = ctx.saved_tensors
+    z, message, *_ = saved
+    grads = _feedback_target_backward(
+        torch.zeros_like(message) if grad_aggregate is None else grad_aggregate,
+        torch.zeros_like(z) if grad_target is None else grad_target,
+        *saved,
+        *ctx.options,
+    )
     return *grads, *[None] * 6
 
 
