@@ -266,7 +266,13 @@ struct EdgeMomentsBackward {
       if (k + 2 < end) {
         const int64_t ahead = s.tile_edge[k + 2], node = s.target[ahead];
         prefetch(s.y + s.source[ahead] * d, d);
-        if (node != i && s.grad_second) prefetch(s.grad_second + node * t, t);
+        prefetch(s.grad_y + s.source[ahead] * d, d);
+        if (node != i) {
+          prefetch(s.y + node * d, d);
+          prefetch(s.grad_y + node * d, d);
+          prefetch(s.grad_first + node * d, d);
+          if (s.grad_second) prefetch(s.grad_second + node * t, t);
+        }
       }
       const T *yi = s.y + i * d, *yj = s.y + j * d, *pull = s.grad_first + i * d;
       T *gi = s.grad_y + i * d, *gj = s.grad_y + j * d;
@@ -306,7 +312,11 @@ struct EdgeMomentsBackward {
     for (int64_t k = s.tile_pointer[tile]; k < end; ++k) {
       const int64_t e = s.tile_edge[k], i = s.target[e], j = s.source[e];
       if (i == j) continue;  // no distance, no force
-      if (k + 2 < end) prefetch(s.h + s.source[s.tile_edge[k + 2]] * d, d);
+      if (k + 4 < end) {
+        const int64_t ahead = s.source[s.tile_edge[k + 4]] * d;
+        prefetch(s.h + ahead, d);
+        prefetch(s.grad_h + ahead, d);
+      }
       const T f = rate * s.weight[e] * (s.force[e] - mean[i]);
       const T *hi = s.h + i * d, *hj = s.h + j * d;
       T *gi = s.grad_h + i * d, *gj = s.grad_h + j * d;

@@ -19,7 +19,6 @@ from geof.bench.catalogue import (
 )
 from geof.bench.processes import FreshProcessError
 from geof.bench.run import Bench
-from geof.bench.timing import Times
 from geof.bench.work import Peak
 from geof.errors import ConfigError
 
@@ -39,6 +38,7 @@ def bench(**changes) -> Bench:
         "data_root": None,
         "threads": 1,
         "left_out": [],
+        "put_off": [],
         "say": lambda line: None,
     }
     return Bench(**{**settings, **changes})
@@ -82,36 +82,43 @@ def test_times_of_a_workload_come_before_its_memory(in_this_process):
     assert [call[0] for call in in_this_process] == one + one
 
 
-def test_a_quick_run_puts_off_slow_peaks_of_memory_until_everything_is_timed(
-    in_this_process, monkeypatch
-):
-    seconds = {GCN: 0.1, TORCH: 5.0}
-    monkeypatch.setattr(
-        work, "run_rounds", lambda epochs, *_: {c: Times([seconds[c]] * 3) for c in epochs}
-    )
+def test_a_quick_run_comes_back_to_what_it_put_off_when_the_rest_is_done(in_this_process):
     both = [WORKLOADS["tiny"], WORKLOADS["tiny-set"]]
-    effort = replace(QUICK, total_seconds=1e9)
-    rows = finish(bench(workloads=both, contestants=[TORCH, GCN], effort=effort))
-    one = [("prepare",), ("measure_times",), ("measure_memory", GCN)]
-    assert in_this_process == one + one + [("measure_memory", TORCH)] * 2
+    effort = replace(QUICK, seconds=0.1, total_seconds=1e9)
+    run = bench(workloads=both, contestants=[TORCH, GCN], effort=effort, put_off=[TORCH])
+    rows = finish(run)
+    first = [("prepare",), ("measure_times",), ("measure_memory", GCN)] * 2
+    last = [("measure_times",), ("measure_times",)] + [("measure_memory", TORCH)] * 2
+    assert in_this_process == first + last
     assert list(rows) == [(w.name, c.label) for w in both for c in (TORCH, GCN)]
-    assert all(row.memory_epochs == 1 for row in rows.values())
+    assert all((row.rounds == 1) is (row.contestant == TORCH) for row in rows.values())
+    assert all(row.status == "ok" and row.memory_epochs == 1 for row in rows.values())
 
 
-def test_a_quick_run_out_of_time_leaves_memory_out_and_says_so(in_this_process):
-    effort = replace(QUICK, total_seconds=0.0)
-    row = finish(bench(contestants=[GCN], effort=effort))["tiny", "gcn"]
-    assert row.status == "ok"
-    assert row.seconds_per_epoch is not None
-    assert row.peak_rss_bytes is None
-    assert "time of --quick was up" in row.reason
+def test_a_quick_run_out_of_time_leaves_the_rest_out_and_says_so():
+    effort = replace(QUICK, seconds=0.1, total_seconds=0.0)
+    rows = finish(bench(effort=effort, put_off=[TORCH]))
+    fast, slow = rows["tiny", "gcn"], rows["tiny", "geof-torch"]
+    assert (fast.status, slow.status) == ("ok", "skipped")
+    assert fast.seconds_per_epoch is not None
+    assert fast.peak_rss_bytes is None
+    assert fast.reason == "memory not measured: the time of --quick was up"
+    assert slow.reason == "the time of --quick was up"
+
+
+def test_a_run_that_is_broken_off_has_rows_that_say_so(in_this_process):
+    run = bench(effort=replace(QUICK, seconds=0.1), put_off=[TORCH])
+    next(run.run())
+    status = {row.contestant: (row.status, row.reason) for row in run.rows}
+    assert status[GCN] == ("ok", None)
+    assert status[TORCH] == ("skipped", "the run ended before its turn")
 
 
 def test_what_is_left_out_has_a_row_that_says_so(in_this_process):
     rows = finish(bench(contestants=[GCN, REFERENCE], left_out=[REFERENCE]))
     row = rows["tiny", "geof-reference"]
     assert (row.status, row.seconds_per_epoch, row.rounds) == ("skipped", None, 0)
-    assert "--models geof-reference" in row.reason
+    assert "without --quick" in row.reason
     assert row.as_json().keys() == rows["tiny", "gcn"].as_json().keys()
 
 

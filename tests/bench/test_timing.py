@@ -86,6 +86,12 @@ def test_only_slower_backends_give_rounds_up(seconds, left):
     assert left_with_one_round(seconds, replace(FULL, seconds=10, least_rounds=3)) == left
 
 
+def test_with_one_round_the_first_epoch_is_it():
+    stage = Stage({SLOW: 5.0})
+    assert stage.run(most_rounds=1)[SLOW].seconds == [5.0]
+    assert stage.order == [SLOW]
+
+
 def test_an_error_is_the_contestants_own():
     stage = Stage({GCN: 0.1, GAT: 0.1})
     ran = []

@@ -263,7 +263,7 @@ def test_evolution_in_many_chunks_equals_the_reference(random_state, shape):
 def test_layers_equal_the_reference_for_every_block_size(random_state):
     """Two steps of a whole layer, all parameters random, settings in turn."""
     feedback = itertools.cycle(("full", "mean", "none", "diagonal", "full"))
-    strength = itertools.cycle((0.5, 0.5, 0.0))
+    strength = itertools.cycle((0.1, 0.1, 0.0))
     for B, m in EVERY_SIZE:
         sample = random_sample(m, nodes=6, edges=14, channels=B * m)
         coords = step_inputs(random_state(m), 6, B, m)["coords"]
@@ -286,8 +286,7 @@ def test_layers_equal_the_reference_for_every_block_size(random_state):
 
             inputs = {"x": sample[0], "u": sample[2], "coords": coords}
             inputs |= {k: v.detach() for k, v in conv.named_parameters()}
-            keys = {k: k for k in inputs}
-            results.append(outcome(lambda run=run, keys=keys, **given: run(**given), inputs))
+            results.append(outcome(run, inputs))
         assert_same(*results, 1e-10)
 
 
@@ -301,7 +300,7 @@ def test_layers_equal_the_reference_for_every_block_size(random_state):
 @pytest.mark.parametrize("feedback", ["full", "mean", "diagonal", "none"])
 def test_float32_is_as_accurate_as_the_reference(B, m, feedback):
     results = [[], [], []]
-    for seed in range(6):
+    for seed in range(4):
         # All start from the same numbers, rounded to float32: that rounding is nobody's error.
         x, edge_index, u = random_sample(seed, nodes=32 + seed % 2, edges=120, dtype=torch.float32)
         for kind, name, dtype in zip(
@@ -383,12 +382,12 @@ def test_bits_do_not_depend_on_the_number_of_threads(random_state, B, m, dtype, 
 
 @needs_native
 @pytest.mark.usefixtures("_threads_restored")
-@pytest.mark.parametrize("threads", [2, 4])
-def test_a_hundred_repeats_give_the_same_bits(random_state, threads):
+def test_a_hundred_repeats_give_the_same_bits(random_state):
+    """With more threads than there are cores, so that they take turns in ever new ways."""
     inputs, _, evolve = crowd(random_state, 8, 4, "full")
-    torch.set_num_threads(threads)
     first = outcome(evolve, inputs, dtype=torch.float32)
-    for repeat in range(50):
+    torch.set_num_threads(max(4, 1 + (os.cpu_count() or 1)))
+    for repeat in range(100):
         assert equal_bits(outcome(evolve, inputs, dtype=torch.float32), first), repeat
 
 
@@ -564,13 +563,19 @@ def test_huge_and_tiny_scales(dtype, feedback):
 
 
 @needs_native
-def test_states_that_overflow_are_the_same_error_everywhere():
-    x, edge_index, u = random_sample(0, dtype=torch.float32)
+@pytest.mark.parametrize("statistic", ["full", "diagonal", "mean"])
+@pytest.mark.parametrize(("B", "m"), [(8, 4), (8, 8), (4, 3), (3, 5)])
+def test_moments_that_overflow_are_the_same_error_everywhere(random_state, B, m, statistic):
+    draw = random_state(0)
+    edges = Neighbourhoods.from_edge_index(torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]), 7)
+    inputs = {k: v.float() for k, v in step_inputs(draw, 7, B, m).items()}
+    inputs["message"][2] = 1e25
+    spec = specification(B, m, statistic)
+    runs = [stepped(name, edges, spec) for name in BACKENDS] + [evolved("native", edges, spec)]
     messages = set()
-    for name in BACKENDS:
-        model = build_geof(name, 8, 4, temperature=1e38).float()
-        with pytest.raises(NonFiniteError) as caught:
-            model(1e24 * x, edge_index, u)
+    for run in runs:
+        with pytest.raises(NonFiniteError, match=f"{2 * B} of {7 * B}") as caught:
+            run(**inputs)
         messages.add(str(caught.value))
     assert len(messages) == 1
 
@@ -587,11 +592,12 @@ def _said_already(monkeypatch):
 @pytest.mark.parametrize("statistic", ["full", "diagonal", "mean"])
 def test_jitters_are_those_of_the_reference(random_state, B, m, statistic):
     """A negative floor makes blocks indefinite; each needs the jitter the reference finds."""
-    n = 9
+    n = 13
     draw = random_state(0)
-    edges = some_edges(draw, n)
+    given = torch.randint(0, n - 1, (2, 9 * n), generator=draw.generator)
+    edges = Neighbourhoods.from_edge_index(given, n)
     inputs = step_inputs(draw, n, B, m)
-    inputs["message"] *= 2
+    inputs["message"] *= 4
     spec = specification(
         B, m, statistic, floor=-0.5, schedule=JitterSchedule(initial=0.1, growth=2.0, retries=5)
     )
@@ -782,10 +788,10 @@ def test_scratch_is_lent_to_one_at_a_time():
 
 
 @needs_native
-@pytest.mark.parametrize("feedback", ["full", "mean"])
-def test_compiles_to_one_graph_for_all_sizes(feedback):
+def test_compiles_to_one_graph_for_all_sizes():
+    """The mean statistic; the full one is compiled with the other backends, in tests/model."""
     torch.manual_seed(0)
-    model = GeoF(5, 32, signature_channels=3, blocks=8, backend="native", feedback=feedback)
+    model = GeoF(5, 32, signature_channels=3, steps=1, backend="native", feedback="mean")
     samples = [
         random_sample(s, nodes=n, edges=e, dtype=torch.float32)
         for s, (n, e) in enumerate([(9, 24), (14, 50)])
@@ -881,7 +887,7 @@ def study(choice):
         unit = torch.finfo(working).eps
         for got, wanted in zip(run("native", working), run("reference", torch.float64)):
             error = (got.double() - wanted).abs().max() / wanted.abs().max()
-            result["worst"] = max(result["worst"], float(error) / unit)
+            result["worst"] = max(result["worst"], error.item() / unit)
         made = evolve(working)
         result["outputs"].append([dtype, [v.detach().double().flatten().tolist() for v in made]])
     return result
@@ -898,7 +904,9 @@ for choice in sys.argv[1:]:
         print(json.dumps({"choice": choice, **result}))
         sys.stdout.flush()
         os._exit(0)
-    os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        print(json.dumps({"choice": choice, "error": f"ended with status {status}"}))
 """
 
 
@@ -918,8 +926,7 @@ def studies() -> dict[str, dict]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [study["choice"] for study in found] == choices, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
     return {study["choice"]: study for study in found}
 
 
@@ -941,9 +948,10 @@ def test_an_unknown_instruction_set_is_an_error(studies):
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_instruction_set_computes_the_step(studies, level):
     study = studies[level]
-    if "level" not in study and "no " + level in study.get("reason", ""):
-        pytest.skip(f"this processor has no {level}")
-    assert study.get("level") == level, study
+    if "this processor has no" in study.get("reason", ""):
+        pytest.skip(study["reason"])
+    assert "error" not in study, study
+    assert study["level"] == level
     assert study["auto"] == "native"
     assert study["worst"] < 200  # units in the last place of the largest entry
 
@@ -951,6 +959,7 @@ def test_every_instruction_set_computes_the_step(studies, level):
 @needs_native
 def test_instruction_sets_agree_to_rounding(studies):
     usable = [studies[level] for level in LEVELS if "level" in studies[level]]
+    assert usable
     for study in usable[1:]:
         for (dtype, ours), (_, theirs) in zip(study["outputs"], usable[0]["outputs"], strict=True):
             unit = torch.finfo(getattr(torch, dtype)).eps

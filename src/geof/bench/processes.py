@@ -37,6 +37,10 @@ class FreshProcessError(GeofError, RuntimeError):
 _SPINS = ("GOMP_SPINCOUNT", "10000")
 
 
+class TimeUpError(FreshProcessError):
+    """A process had no answer in time and was ended."""
+
+
 def start_server() -> None:
     """Start importing in the background; without it the first process waits for the imports."""
     if _METHOD == "forkserver":
@@ -78,8 +82,8 @@ def in_fresh_process(
     Raises:
         GeofError: What ``work`` raised.
         FreshProcessError: If it raised anything else, its traceback having gone to the error
-            stream, if the process ended without an answer, for instance for want of memory, or if
-            it took too long.
+            stream, or if the process ended without an answer, for instance for want of memory.
+        TimeUpError: If it took too long.
     """
     context: Any = multiprocessing.get_context(_METHOD)  # the base class has no 'Process'
     ours, theirs = context.Pipe(duplex=False)
@@ -98,7 +102,7 @@ def _listen(ours: Connection, process: Any, say: Say, seconds: float | None) -> 
     end = None if seconds is None else time.monotonic() + seconds
     while True:
         if end is not None and not ours.poll(max(0.0, end - time.monotonic())):
-            raise FreshProcessError(f"The process had no answer after {seconds:.0f} s.")
+            raise TimeUpError(f"The process had no answer after {seconds:.0f} s.")
         try:
             kind, content = ours.recv()
         except EOFError:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from geof.bench.memory import available_bytes
-from geof.bench.networks import BLOCKS, WIDTH
+from geof.bench.networks import BLOCK_SIZE, BLOCKS
 from geof.bench.problems import Problem
 from geof.bench.processes import Say
 from geof.kernels import Neighbourhoods
@@ -196,8 +196,8 @@ def measure_kernel(
         repeats: Timed passes, after one to warm up.
     """
     generator = torch.Generator().manual_seed(0)
-    m = WIDTH // BLOCKS
-    shape = (edges.num_nodes, m, BLOCKS) if lanes_last else (edges.num_nodes, BLOCKS, m)
+    block = (BLOCK_SIZE, BLOCKS) if lanes_last else (BLOCKS, BLOCK_SIZE)
+    shape = (edges.num_nodes, *block)
     # Small states, hence weights of the size they have in a network that trains.
     h, y = ((0.1 * torch.randn(shape, generator=generator)).requires_grad_() for _ in range(2))
     forward, backward = [], []
@@ -222,7 +222,7 @@ def measure_roofline(path: Path, repeats: int = 5, *, say: Say) -> dict[str, Any
     roof = measure_roof()
     piece = Problem.load(path).pieces[0]
     edges = Neighbourhoods.from_edge_index(piece.edge_index, piece.x.size(0))
-    counts = (edges.num_nodes, edges.source.numel(), BLOCKS, WIDTH // BLOCKS)
+    counts = (edges.num_nodes, edges.source.numel(), BLOCKS, BLOCK_SIZE)
     works = {"forward": forward_work(*counts), "backward": backward_work(*counts)}
     passes = []
     for backend, (kernel, lanes_last) in edge_kernels().items():

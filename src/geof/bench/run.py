@@ -14,7 +14,7 @@ from geof.bench import memory, work
 from geof.bench.catalogue import QUICK_BATCHES, Contestant, Effort, Sizes, Workload
 from geof.bench.machine import describe_machine
 from geof.bench.problems import Facts
-from geof.bench.processes import FreshProcessError, Say, in_fresh_process
+from geof.bench.processes import FreshProcessError, Say, TimeUpError, in_fresh_process
 from geof.bench.roofline import measure_roofline
 from geof.bench.rows import Row, with_ratios
 from geof.bench.timing import Times
@@ -22,8 +22,8 @@ from geof.bench.timing import Times
 ROOFLINE_ON = "Computers"
 """The workload whose graph the edge kernel is measured on."""
 
-# Seconds of training for a peak of memory that a quick run does not put off.
-_PATIENCE = 2.0
+_NOT_REACHED = "the run ended before its turn"
+_TIME_UP = "the time of --quick was up"
 
 # Directed edges of the two generated graphs a prediction of memory starts from.
 _PROBE_EDGES = (16_000, 48_000)
@@ -40,6 +40,7 @@ class Bench:
         data_root: Folder of raw files; ``None`` to generate everything.
         threads: CPU threads of every process.
         left_out: Contestants that get rows that say why they were not run.
+        put_off: Contestants that a quick run times last, as far as its time goes.
         say: Receives lines of progress.
         started: When the command began, by :func:`time.monotonic`.
         roofline: What :func:`geof.bench.roofline.measure_roofline` found, once it has run.
@@ -51,6 +52,7 @@ class Bench:
     data_root: str | None
     threads: int
     left_out: Collection[Contestant]
+    put_off: Collection[Contestant]
     say: Say
     started: float = field(default_factory=time.monotonic)
     roofline: dict[str, Any] | None = None
@@ -66,48 +68,77 @@ class Bench:
             folder = Path(name)
             for workload in self.workloads:
                 path = folder / workload.name
-                self._time(workload, path)
+                running = self._prepare(workload, path)
+                self._time(workload, [c for c in running if c not in self.put_off], path)
                 yield
-                self._weigh(folder, _PATIENCE if self.effort.quick else math.inf)
+                self._weigh(folder)
                 yield
                 if not self.effort.quick:
                     self._measure_kernels(workload, path)
                     yield
                     path.unlink()
-            # What a quick run put off, as far as its time goes: after the times of everything.
-            self._weigh(folder, math.inf)
-            yield
+            yield from self._finish_what_was_put_off(folder)
+
+    def _finish_what_was_put_off(self, folder: Path) -> Iterator[None]:
+        """Time the slow ones alone, one epoch each, then weigh them, as far as the time goes."""
+        for workload in self.workloads:
+            for contestant, row in self._rows[workload.name].items():
+                if contestant in self.put_off and row.reason == _NOT_REACHED:
+                    self._time(workload, [contestant], folder / workload.name, alone=True)
+                    yield
+        self._weigh(folder)
+        yield
 
     @property
     def rows(self) -> list[Row]:
         """The rows so far, with their ratios."""
         return [row for rows in self._rows.values() for row in with_ratios(list(rows.values()))]
 
-    def _time(self, workload: Workload, path: Path) -> None:
-        """Prepare a workload and time everyone who may run on it."""
+    def _prepare(self, workload: Workload, path: Path) -> list[Contestant]:
+        """Write the problem, begin its rows and return who may run."""
         batches = QUICK_BATCHES if self.effort.quick else None
         facts: Facts = self._fresh(
             workload.name, work.prepare, workload, self.data_root, batches, path
         )
-        rows = {c: self._row(workload, c, facts) for c in self.contestants}
-        for contestant, reason in self._refusals(workload, facts, path).items():
-            rows[contestant] = replace(rows[contestant], status="skipped", reason=reason)
-        running = [c for c, row in rows.items() if row.status == "ok"]
-        for contestant, times in self._times(workload, running, path).items():
-            rows[contestant] = _with_times(rows[contestant], times)
-        self._rows[workload.name] = rows
+        refusals = self._refusals(workload, facts, path)
+        self._rows[workload.name] = {
+            contestant: Row(
+                dataset=workload.name,
+                model=contestant.model,
+                backend=contestant.backend,
+                status="skipped",
+                reason=refusals.get(contestant, _NOT_REACHED),
+                facts=asdict(facts),
+                machine=self.machine,
+            )
+            for contestant in self.contestants
+        }
+        return [contestant for contestant in self.contestants if contestant not in refusals]
 
-    def _weigh(self, folder: Path, at_most: float) -> None:
-        """Measure the memory of everyone timed and not yet weighed, the quickest first.
+    def _time(
+        self, workload: Workload, running: list[Contestant], path: Path, *, alone: bool = False
+    ) -> None:
+        """Time contestants in one process; one that is alone has one round and a time limit."""
+        effort = replace(self.effort, most_rounds=1) if alone else self.effort
+        seconds = self._seconds_left() if alone else None
+        rows = self._rows[workload.name]
+        try:
+            measured: dict[Contestant, Times] = self._fresh(
+                workload.name, work.measure_times, path, tuple(running), effort, seconds=seconds
+            )
+        except TimeUpError:
+            rows.update({c: replace(rows[c], reason=_TIME_UP) for c in running})
+            return
+        except FreshProcessError as error:
+            measured = {contestant: Times(error=str(error)) for contestant in running}
+        rows.update({c: _with_times(rows[c], times) for c, times in measured.items()})
 
-        Args:
-            folder: Where the problems are.
-            at_most: Put off whoever takes more seconds.
-        """
+    def _weigh(self, folder: Path) -> None:
+        """Measure the memory of everyone timed and not yet weighed, the quickest first."""
         timed = [row for rows in self._rows.values() for row in rows.values()]
         timed = [row for row in timed if row.status == "ok" and not row.memory_epochs]
-        for row in sorted(timed, key=_seconds):
-            if row.reason is None and self._memory_epochs(row) * _seconds(row) <= at_most:
+        for row in sorted(timed, key=lambda row: row.seconds_per_epoch or 0):
+            if row.reason is None:  # else it was tried
                 weighed = self._with_memory(row, folder / row.dataset)
                 self._rows[row.dataset][row.contestant] = weighed
 
@@ -121,21 +152,10 @@ class Bench:
 
         return in_fresh_process(task, *arguments, threads=self.threads, say=say, seconds=seconds)
 
-    def _row(self, workload: Workload, contestant: Contestant, facts: Facts) -> Row:
-        return Row(
-            dataset=workload.name,
-            model=contestant.model,
-            backend=contestant.backend,
-            status="ok",
-            reason=None,
-            facts=asdict(facts),
-            machine=self.machine,
-        )
-
     def _refusals(self, workload: Workload, facts: Facts, path: Path) -> dict[Contestant, str]:
         """Return who is not run on this workload, and why."""
         reasons = {
-            contestant: f"left out of --quick; name it with --models {contestant.label}"
+            contestant: "left out of --quick; a run without --quick has it"
             for contestant in self.left_out
         }
         if memory.surely_fits(facts, memory.available_bytes()):
@@ -174,26 +194,19 @@ class Bench:
             self._probes[key] = peak.peak
         return self._probes[key]
 
-    def _times(
-        self, workload: Workload, running: list[Contestant], path: Path
-    ) -> dict[Contestant, Times]:
-        try:
-            times: dict[Contestant, Times] = self._fresh(
-                workload.name, work.measure_times, path, tuple(running), self.effort
-            )
-        except FreshProcessError as error:
-            return {contestant: Times(error=str(error)) for contestant in running}
-        return times
-
     def _with_memory(self, row: Row, path: Path) -> Row:
-        epochs = self._memory_epochs(row)
-        left = self._seconds_left()
-        if left is not None and left < epochs * _seconds(row):
-            return replace(row, reason="memory not measured: the time of --quick was up")
+        epochs = 1 if row.rounds == 1 else self.effort.memory_epochs
         try:
             peak = self._fresh(
-                row.dataset, work.measure_memory, path, row.contestant, epochs, seconds=left
+                row.dataset,
+                work.measure_memory,
+                path,
+                row.contestant,
+                epochs,
+                seconds=self._seconds_left(),
             )
+        except TimeUpError:
+            return replace(row, reason=f"memory not measured: {_TIME_UP}")
         except FreshProcessError as error:
             return replace(row, reason=f"memory not measured: {error}")
         return replace(
@@ -203,16 +216,9 @@ class Bench:
             memory_epochs=epochs,
         )
 
-    def _memory_epochs(self, row: Row) -> int:
-        return 1 if row.rounds == 1 else self.effort.memory_epochs
-
     def _seconds_left(self) -> float | None:
         limit = self.effort.total_seconds
-        return None if limit is None else limit - (time.monotonic() - self.started)
-
-
-def _seconds(row: Row) -> float:
-    return row.seconds_per_epoch or 0.0
+        return None if limit is None else max(0.0, limit - (time.monotonic() - self.started))
 
 
 def _least(edges: int) -> int:
@@ -225,6 +231,8 @@ def _with_times(row: Row, times: Times) -> Row:
         return replace(row, status="failed", reason=times.error)
     return replace(
         row,
+        status="ok",
+        reason=None,
         seconds_per_epoch=times.median,
         seconds_quartiles=times.quartiles,
         rounds=len(times.seconds),

@@ -52,8 +52,8 @@ def run_rounds(
         clock: Seconds.
 
     Returns:
-        The timed epochs. The warm-up epoch is among them only for a contestant that is left
-        with one round, see :func:`left_with_one_round`.
+        The timed epochs. Whoever has one round, by the effort or by
+        :func:`left_with_one_round`, has the warm-up epoch for it.
     """
     times = {contestant: Times() for contestant in epochs}
     first: dict[Contestant, float] = {}
@@ -62,11 +62,12 @@ def run_rounds(
         seconds = _timed(epoch, times[contestant], clock)
         if seconds is not None:
             first[contestant] = seconds
-    single = left_with_one_round(first, effort)
+    single = list(first) if effort.most_rounds == 1 else left_with_one_round(first, effort)
     for contestant in single:
         times[contestant].seconds.append(first.pop(contestant))
     orders = round_orders(list(first), effort, sum(first.values()))
-    say(f"{len(orders)} rounds of {', '.join(contestant.label for contestant in first)}")
+    if orders:
+        say(f"{len(orders)} rounds of {', '.join(contestant.label for contestant in first)}")
     begin = clock()
     for number, order in enumerate(orders):
         if number >= effort.least_rounds and clock() - begin > effort.seconds:

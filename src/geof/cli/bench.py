@@ -86,11 +86,13 @@ def _build(
     import torch
 
     from geof.bench.catalogue import FULL, QUICK, choose_contestants
+    from geof.bench.networks import BLOCK_SIZE
     from geof.bench.run import Bench
     from geof.data.catalogue import resolve_data_root
-    from geof.kernels import BACKENDS
+    from geof.kernels import BACKENDS, resolve_backend
 
     chosen = choose_contestants(options.models, BACKENDS)
+    slow = [name for name in BACKENDS if BACKENDS[name] is not resolve_backend("auto", BLOCK_SIZE)]
     named = options.models or ()
     omitted = QUICK_LEAVES_OUT if options.quick else ()
     data_root = options.data_root or os.environ.get("GEOF_DATA")
@@ -101,6 +103,7 @@ def _build(
         data_root=str(resolve_data_root(data_root)) if data_root else None,
         threads=options.threads or torch.get_num_threads(),
         left_out=[c for c in chosen if c.label in omitted and c.label not in named],
+        put_off=[c for c in chosen if c.backend in slow] if options.quick else [],
         say=say,
         started=started,
     )
