@@ -36,7 +36,7 @@ struct EvolveArguments {
 
 constexpr int kChunk = 512;   // columns worked on at once
 constexpr int kRowPadding = 16;  // rows a power of two apart would share a few lines of the cache
-constexpr int kGroups = 64;   // fixed shares of the chunks: sums over them have a fixed order
+constexpr int kGroups = 32;   // fixed shares of the chunks: sums over them have a fixed order
 
 template <class T, int W, int M>
 struct EvolveBase {
@@ -67,6 +67,7 @@ struct EvolveBase {
     const auto skip = [](auto*& pointer, int64_t count) {
       if (pointer) pointer += count;
     };
+    f.n -= begin;
     for (const T** lanes : {&f.z, &f.second}) skip(*lanes, begin * t);
     for (const T** features : {&f.message, &f.first, &f.grad_aggregate}) skip(*features, begin * d);
     for (T** lanes : {&f.grad_z, &f.grad_second}) skip(*lanes, begin * t);
@@ -135,10 +136,9 @@ struct Evolve : EvolveBase<T, W, M> {
     const Evolve self(arguments);
     const int threads = arguments.feedback.threads;
     const int64_t size = self.nodes * self.t + (2 * self.m + self.s.H + self.p) * self.ld;
-    std::vector<T> scratch(threads * size);
     const int64_t chunks = self.chunks();
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (chunks > 1)
-    for (int64_t k = 0; k < chunks; ++k) self.chunk(k, scratch.data() + worker() * size);
+    for (int64_t k = 0; k < chunks; ++k) self.chunk(k, thread_scratch<T>(size));
   }
 
   void chunk(int64_t k, T* scratch) const {
@@ -223,11 +223,11 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     const EvolveBackward self(arguments);
     const int threads = arguments.feedback.threads;
     const int64_t size = self.scratch_size(), maps = self.map_size(), chunks = self.chunks();
-    std::vector<T> scratch(threads * size), sums(kGroups * maps);
+    std::vector<T> sums(kGroups * maps);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (chunks > 1)
     for (int64_t group = 0; group < kGroups; ++group)
       for (int64_t k = group * chunks / kGroups; k < (group + 1) * chunks / kGroups; ++k)
-        self.chunk(k, scratch.data() + worker() * size, sums.data() + group * maps);
+        self.chunk(k, thread_scratch<T>(size), sums.data() + group * maps);
     if (self.s.H) self.collect(sums.data(), maps);
   }
 

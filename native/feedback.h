@@ -56,7 +56,13 @@ struct Feedback {
 
   GEOF_INLINE Feedback(const FeedbackArguments<T>& s, int64_t i, int g, int m_, int B_)
       : m(m_), B(B_), frame(s.z + i * triangle(m_) * B_ + g, m_, B_) {
-    const int64_t d = int64_t(m) * B;
+    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
+    // The processor's own prefetching stops at the end of a page, every few nodes.
+    const int64_t ahead = i + 4 * P;
+    if (g == 0 && ahead + P <= s.n) {
+      prefetch(s.z + ahead * t, P * t);
+      if (s.second) prefetch(s.second + ahead * t, P * t);
+    }
     for (int r = 0; r < m; ++r) {
       inverse[r] = T(1) / frame.e[r];
       aggregate[r] = load<T, W, P>(s.first + i * d + r * B + g, d);

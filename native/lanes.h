@@ -293,6 +293,12 @@ GEOF_INLINE Vec<T, W> logarithm(Vec<T, W> x) {
   return exponent * ln2_high - ((halved - (s * (halved + series) + exponent * ln2_low)) - f);
 }
 
+template <class T>
+GEOF_INLINE void prefetch(const T* from, int64_t count) {
+  const char* p = reinterpret_cast<const char*>(from);
+  for (int64_t k = 0; k < count * int64_t(sizeof(T)); k += 64) __builtin_prefetch(p + k);
+}
+
 // Positions in packed triangles and in coordinates [a, l] of a block.
 GEOF_INLINE constexpr int triangle(int m) { return m * (m + 1) / 2; }
 GEOF_INLINE constexpr int strict(int r, int c) { return r * (r - 1) / 2 + c; }  // a_rc, r > c

@@ -37,12 +37,6 @@ struct MomentArguments {
 
 constexpr int kTile = 16;  // neighbours whose residuals are held at once
 
-template <class T>
-GEOF_INLINE void prefetch(const T* from, int64_t count) {
-  const char* p = reinterpret_cast<const char*>(from);
-  for (int64_t k = 0; k < count * int64_t(sizeof(T)); k += 64) __builtin_prefetch(p + k);
-}
-
 // |u - v|^2, eight partial sums in a fixed order.
 template <class T>
 GEOF_INLINE T squared_distance(const T* u, const T* v, int64_t d) {

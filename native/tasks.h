@@ -5,19 +5,14 @@
 #include <cstdint>
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 namespace geof {
 
-// The calling thread's number inside a parallel region.
-inline int worker() {
-#ifdef _OPENMP
-  return omp_get_thread_num();
-#else
-  return 0;
-#endif
+// Scratch memory that a thread keeps: fresh pages for every call would cost more than its arithmetic.
+template <class T>
+T* thread_scratch(size_t size) {
+  static thread_local std::vector<T> kept;
+  if (kept.size() < size) kept.resize(size);
+  return kept.data();
 }
 
 // Either whole nodes [first, last) or, with slot >= 0, the part [begin, end) of a hub's edges.

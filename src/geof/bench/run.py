@@ -23,6 +23,7 @@ ROOFLINE_ON = "Computers"
 """The workload whose graph the edge kernel is measured on."""
 
 _NOT_REACHED = "the run ended before its turn"
+_LEFT_OUT = "left out of --quick; a run without --quick has it"
 _TIME_UP = "the time of --quick was up"
 
 # Directed edges of the two generated graphs a prediction of memory starts from.
@@ -154,10 +155,7 @@ class Bench:
 
     def _refusals(self, workload: Workload, facts: Facts, path: Path) -> dict[Contestant, str]:
         """Return who is not run on this workload, and why."""
-        reasons = {
-            contestant: "left out of --quick; a run without --quick has it"
-            for contestant in self.left_out
-        }
+        reasons = dict.fromkeys(self.left_out, _LEFT_OUT)
         if memory.surely_fits(facts, memory.available_bytes()):
             return reasons
         for contestant in self.contestants:

@@ -1,0 +1,439 @@
+// Drives every kernel over many shapes, for the sanitizers to watch (test_sanitizers.py).
+//
+// All arrays lie on the heap with exactly the sizes native/geof.h documents, so that one value too
+// many is out of bounds. Outputs start as NaN and must come out finite: what a kernel forgets to
+// write is seen too. Every kernel runs with one thread and with three and must give the same bits.
+//
+// `sanitize short` makes one array a value too short: the sanitizer has to notice.
+#include "geof.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+enum Statistic { kNone = 0, kFull = 1, kDiagonal = 2, kMean = 3 };
+
+std::mt19937 generator(0);
+std::string current;  // what is being run, for messages
+int64_t missing = 0;  // values by which one array is too short
+int64_t cases = 0;
+
+[[noreturn]] void fail(const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", current.c_str(), what.c_str());
+  std::exit(1);
+}
+
+void require(bool holds, const char* what) {
+  if (!holds) fail(what);
+}
+
+template <class T>
+std::vector<T> uniform(int64_t size, double scale = 1) {
+  std::uniform_real_distribution<double> draw(-scale, scale);
+  std::vector<T> values(size);
+  for (T& value : values) value = T(draw(generator));
+  return values;
+}
+
+template <class T>
+std::vector<T> unwritten(int64_t size) {
+  return std::vector<T>(size, std::numeric_limits<T>::quiet_NaN());
+}
+
+struct Graph {
+  int64_t n;
+  std::vector<int64_t> source, target, pointer, tile_pointer;
+  std::vector<int32_t> narrow_source, narrow_target, tile_edge;
+  std::vector<uint8_t> active;
+
+  int64_t E() const { return int64_t(source.size()); }
+};
+
+// Edges sorted by target, then source, with a self-loop each; `hub` nodes speak to node 0 and hear
+// it; `repeats` leaves every other edge in the list twice, the second one inactive.
+Graph make_graph(int64_t n, int64_t edges, int64_t hub, bool repeats) {
+  std::set<std::pair<int64_t, int64_t>> pairs;
+  for (int64_t i = 0; i < n; ++i) pairs.insert({i, i});
+  for (int64_t e = 0; n > 1 && e < edges; ++e)  // the last node stays alone
+    pairs.insert({int64_t(generator() % (n - 1)), int64_t(generator() % (n - 1))});
+  for (int64_t j = 1; j <= hub; ++j) {
+    pairs.insert({0, j});
+    pairs.insert({j, 0});
+  }
+  Graph graph;
+  graph.n = n;
+  for (const auto& [i, j] : pairs)
+    for (int copy = 0; copy < (repeats && (i + j) % 2 == 0 ? 2 : 1); ++copy) {
+      graph.target.push_back(i);
+      graph.source.push_back(j);
+      if (repeats) graph.active.push_back(copy == 0);
+    }
+  graph.source.shrink_to_fit();
+  graph.target.shrink_to_fit();
+  graph.active.shrink_to_fit();
+  graph.pointer.resize(n + 1);
+  graph.tile_pointer.resize(GEOF_TILES + 1);
+  for (auto* narrow : {&graph.narrow_source, &graph.narrow_target, &graph.tile_edge})
+    narrow->resize(graph.E());
+  require(geof_plan(n, graph.E(), graph.source.data(), graph.target.data(), graph.pointer.data(),
+                    graph.narrow_source.data(), graph.narrow_target.data(),
+                    graph.tile_pointer.data(), graph.tile_edge.data()) == 0,
+          "the plan was refused");
+  require(graph.pointer[n] == graph.E() && graph.tile_pointer[GEOF_TILES] == graph.E(),
+          "the plan lost an edge");
+  return graph;
+}
+
+void refuse_bad_graphs() {
+  current = "plan";
+  for (const auto& [source, target] : std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>{
+           {{0, 1}, {1, 0}}, {{0, 2}, {0, 1}}, {{0, -1}, {0, 1}}, {{0, 1}, {0, 2}}, {{0}, {-1}}}) {
+    std::vector<int64_t> pointer(3), tiles(GEOF_TILES + 1);
+    std::vector<int32_t> a(source.size()), b(source.size()), c(source.size());
+    require(geof_plan(2, int64_t(source.size()), source.data(), target.data(), pointer.data(),
+                      a.data(), b.data(), tiles.data(), c.data()) == 2,
+            "a bad graph was accepted");
+  }
+}
+
+struct Options {
+  int m, B;
+  int statistic = kFull;
+  bool framed = true;
+  int H = 0, rank = 1;
+};
+
+template <class T>
+struct Run {
+  const Graph& graph;
+  const Options o;
+  const int64_t n = graph.n, E = graph.E();
+  const int64_t d = int64_t(o.m) * o.B, t = int64_t(o.m) * (o.m + 1) / 2 * o.B;
+  const bool second_wanted = o.statistic == kFull || o.statistic == kDiagonal;
+
+  // Results of the run with one thread, in order; the others must repeat them.
+  std::vector<std::vector<T>> seen{};
+  size_t position = 0;
+  int threads = 1;
+
+  geof_shape shape() const {
+    return {int32_t(sizeof(T) == 8), int32_t(threads), n, int32_t(o.m), int32_t(o.B)};
+  }
+
+  void done(int code) { require(code == 0, "a kernel ran out of memory"); }
+
+  void keep(const std::vector<T>& values, const char* name, bool finite = true) {
+    for (const T& value : values)
+      if (finite && !std::isfinite(value)) fail(std::string(name) + " is not finite or not written");
+    if (threads == 1) {
+      seen.push_back(values);
+    } else {
+      const std::vector<T>& first = seen.at(position++);
+      if (first.size() != values.size() ||
+          (values.size() && std::memcmp(first.data(), values.data(), values.size() * sizeof(T))))
+        fail(std::string(name) + " depends on the number of threads");
+    }
+  }
+
+  void frames(const std::vector<T>& z, const std::vector<T>& x, const std::vector<T>& message,
+              std::vector<T>& h, std::vector<T>& y) {
+    for (const bool lanes : {false, true})
+      for (const bool with_message : {false, true}) {
+        h = unwritten<T>(n * d);
+        y = unwritten<T>(with_message ? n * d : 0);
+        geof_frames a{};
+        a.shape = shape();
+        a.framed = o.framed;
+        a.lanes_out = lanes;
+        a.z = z.data();
+        a.x = x.data();
+        a.h = h.data();
+        if (with_message) {
+          a.message = message.data();
+          a.y = y.data();
+        }
+        done(geof_apply_frames(&a));
+        keep(h, "h");
+        keep(y, "y");
+        const auto grad_h = uniform_like(n * d), grad_y = uniform_like(with_message ? n * d : 0);
+        for (const int add : {0, 7}) {
+          auto grad_z = add ? std::vector<T>(n * t) : unwritten<T>(n * t - (n ? missing : 0));
+          auto grad_x = add ? std::vector<T>(n * d) : unwritten<T>(n * d);
+          auto grad_message = add ? std::vector<T>(with_message ? n * d : 0)
+                                  : unwritten<T>(with_message ? n * d : 0);
+          a.add = add;
+          a.grad_h = grad_h.data();
+          a.grad_y = with_message ? grad_y.data() : nullptr;
+          a.grad_z = grad_z.data();
+          a.grad_x = grad_x.data();
+          a.grad_message = with_message ? grad_message.data() : nullptr;
+          done(geof_apply_frames_backward(&a));
+          keep(grad_z, "gradient of z by frames");
+          keep(grad_x, "gradient of x by frames");
+          keep(grad_message, "gradient of message by frames");
+        }
+      }
+  }
+
+  void moments(const std::vector<T>& h, const std::vector<T>& y, std::vector<T>& first,
+               std::vector<T>& second) {
+    auto weight = unwritten<T>(E);
+    first = unwritten<T>(n * d);
+    second = unwritten<T>(second_wanted ? n * t : 0);
+    geof_moments a{};
+    a.shape = shape();
+    a.E = E;
+    a.temperature = 2.0 * double(d);
+    a.h = h.data();
+    a.y = y.data();
+    a.pointer = graph.pointer.data();
+    a.source = graph.narrow_source.data();
+    a.active = graph.active.empty() ? nullptr : graph.active.data();
+    a.weight = weight.data();
+    a.first = first.data();
+    a.second = second_wanted ? second.data() : nullptr;
+    done(geof_edge_moments(&a));
+    keep(weight, "weight");
+    keep(first, "first");
+    keep(second, "second");
+    const auto grad_weight = uniform_like(E), grad_first = uniform_like(n * d);
+    const auto grad_second = uniform_like(second_wanted ? n * t : 0);
+    for (const bool of_weight : {false, true}) {
+      auto force = unwritten<T>(E), grad_h = unwritten<T>(n * d), grad_y = unwritten<T>(n * d);
+      a.grad_weight = of_weight ? grad_weight.data() : nullptr;
+      a.grad_first = grad_first.data();
+      a.grad_second = second_wanted ? grad_second.data() : nullptr;
+      a.target = graph.narrow_target.data();
+      a.tile_pointer = graph.tile_pointer.data();
+      a.tile_edge = graph.tile_edge.data();
+      a.force = force.data();
+      a.grad_h = grad_h.data();
+      a.grad_y = grad_y.data();
+      done(geof_edge_moments_backward(&a));
+      keep(grad_h, "gradient of h");
+      keep(grad_y, "gradient of y");
+    }
+  }
+
+  geof_feedback_args feedback_arguments(const std::vector<T>& z, const std::vector<T>& message,
+                                        const std::vector<T>& first,
+                                        const std::vector<T>& second) const {
+    geof_feedback_args a{};
+    a.shape = shape();
+    a.statistic = o.statistic;
+    a.framed = o.framed;
+    a.floor = 0.5;
+    a.jitter = 1e-6;
+    a.growth = 10;
+    a.retries = 3;
+    a.z = z.data();
+    a.message = message.data();
+    a.first = first.data();
+    a.second = second_wanted ? second.data() : nullptr;
+    return a;
+  }
+
+  void feedback(const std::vector<T>& z, const std::vector<T>& message, const std::vector<T>& first,
+                const std::vector<T>& second) {
+    const bool any = o.statistic != kNone;
+    for (const bool shown : {false, true}) {
+      auto aggregate = unwritten<T>(n * d), target = unwritten<T>(any ? n * t : 0);
+      auto moment = unwritten<T>(any && shown ? n * d * o.m : 0);
+      std::vector<int64_t> attempt(any && shown ? n * o.B : 0, -1);
+      geof_feedback_args a = feedback_arguments(z, message, first, second);
+      a.aggregate = aggregate.data();
+      a.target = any ? target.data() : nullptr;
+      a.moment = any && shown ? moment.data() : nullptr;
+      a.attempt = any && shown ? attempt.data() : nullptr;
+      done(geof_feedback(&a));
+      keep(aggregate, "aggregate");
+      keep(target, "target");
+      keep(moment, "moment");
+      for (const int64_t tried : attempt) require(tried == 0, "an attempt was not written");
+      for (const int64_t status : a.status) require(status == 0, "a good block was reported");
+    }
+    const auto grad_aggregate = uniform_like(n * d), grad_target = uniform_like(any ? n * t : 0);
+    for (const bool add : {false, true}) {
+      auto grad_z = add ? std::vector<T>(n * t) : unwritten<T>(n * t);
+      auto grad_message = unwritten<T>(o.statistic == kMean ? n * d : 0);
+      auto grad_first = unwritten<T>(n * d), grad_second = unwritten<T>(second_wanted ? n * t : 0);
+      geof_feedback_args a = feedback_arguments(z, message, first, second);
+      a.add_to_z = add;
+      a.grad_aggregate = grad_aggregate.data();
+      a.grad_target = any ? grad_target.data() : nullptr;
+      a.grad_z = grad_z.data();
+      a.grad_message = o.statistic == kMean ? grad_message.data() : nullptr;
+      a.grad_first = grad_first.data();
+      a.grad_second = second_wanted ? grad_second.data() : nullptr;
+      done(geof_feedback_backward(&a));
+      keep(grad_z, "gradient of z by feedback");
+      keep(grad_message, "gradient of message by feedback");
+      keep(grad_first, "gradient of first");
+      keep(grad_second, "gradient of second");
+    }
+  }
+
+  void evolve(const std::vector<T>& z, const std::vector<T>& x, const std::vector<T>& message,
+              const std::vector<T>& first, const std::vector<T>& second) {
+    const int64_t rank = o.m > 1 ? o.rank : 0, p = 2 * (o.m - 1) * rank + o.m;
+    const auto shared = uniform_like(n * o.H), hidden = uniform_like(int64_t(o.H) * 2 * o.m);
+    const auto output = uniform_like(o.H ? p * o.H : 0), bias = uniform_like(o.H ? p : 0);
+    auto aggregate = unwritten<T>(n * d), next = unwritten<T>(n * t);
+    geof_evolve_args a{};
+    a.feedback = feedback_arguments(z, message, first, second);
+    a.feedback.aggregate = aggregate.data();
+    a.H = o.H;
+    a.rank = rank;
+    a.mix = 0.5;
+    a.strength = 0.1;
+    a.offdiagonal = 0.3;
+    a.low = -0.4;
+    a.high = 0.6;
+    a.x = x.data();
+    if (o.H) {
+      a.shared = shared.data();
+      a.hidden = hidden.data();
+      a.output = output.data();
+      a.bias = bias.data();
+    }
+    a.next = next.data();
+    done(geof_evolve(&a));
+    keep(aggregate, "aggregate of the evolution");
+    keep(next, "next");
+    const auto grad_aggregate = uniform_like(n * d), grad_next = uniform_like(n * t);
+    auto grad_z = unwritten<T>(n * t), grad_x = unwritten<T>(o.H ? n * d : 0);
+    auto grad_message = unwritten<T>(o.statistic == kMean ? n * d : 0);
+    auto grad_first = unwritten<T>(n * d), grad_second = unwritten<T>(second_wanted ? n * t : 0);
+    auto grad_shared = unwritten<T>(n * o.H), grad_hidden = unwritten<T>(int64_t(o.H) * 2 * o.m);
+    auto grad_output = unwritten<T>(o.H ? p * o.H : 0), grad_bias = unwritten<T>(o.H ? p : 0);
+    a.feedback.add_to_z = 1;
+    a.feedback.grad_aggregate = grad_aggregate.data();
+    a.feedback.grad_z = grad_z.data();
+    a.feedback.grad_message = o.statistic == kMean ? grad_message.data() : nullptr;
+    a.feedback.grad_first = grad_first.data();
+    a.feedback.grad_second = second_wanted ? grad_second.data() : nullptr;
+    a.grad_next = grad_next.data();
+    if (o.H) {
+      a.grad_x = grad_x.data();
+      a.grad_shared = grad_shared.data();
+      a.grad_hidden = grad_hidden.data();
+      a.grad_output = grad_output.data();
+      a.grad_bias = grad_bias.data();
+    }
+    done(geof_evolve_backward(&a));
+    keep(grad_z, "gradient of z by the evolution");
+    keep(grad_x, "gradient of x by the evolution");
+    keep(grad_message, "gradient of message by the evolution");
+    keep(grad_first, "gradient of first by the evolution");
+    keep(grad_second, "gradient of second by the evolution");
+    keep(grad_shared, "gradient of shared");
+    keep(grad_hidden, "gradient of hidden");
+    keep(grad_output, "gradient of output");
+    keep(grad_bias, "gradient of bias");
+  }
+
+  // Blocks no jitter can mend: reported, and nothing is read or written out of place.
+  void spoilt(const std::vector<T>& z, const std::vector<T>& message, const std::vector<T>& first,
+              std::vector<T> second) {
+    if (!second_wanted || n == 0) return;
+    const T bad[] = {T(-1e3), std::numeric_limits<T>::quiet_NaN(),
+                     std::numeric_limits<T>::infinity()};
+    for (const T value : bad) {
+      for (int64_t k = 0; k < t; ++k) second[k] = value;  // all blocks of the first node
+      auto aggregate = unwritten<T>(n * d), target = unwritten<T>(n * t);
+      std::vector<int64_t> attempt(n * o.B, -1);
+      geof_feedback_args a = feedback_arguments(z, message, first, second);
+      a.aggregate = aggregate.data();
+      a.target = target.data();
+      a.attempt = attempt.data();
+      done(geof_feedback(&a));
+      require(a.status[std::isfinite(value) ? 1 : 0] == o.B, "bad blocks were not counted");
+      keep(aggregate, "aggregate beside bad blocks");
+    }
+  }
+
+  std::vector<T> uniform_like(int64_t size) { return uniform<T>(size); }
+
+  void all() {
+    std::vector<T> h, y, first, second;
+    for (const int number : {1, 3}) {
+      generator.seed(unsigned(1 + o.m * 64 + o.B));
+      threads = number;
+      const auto z = uniform<T>(n * t, 1 / std::sqrt(double(o.m)));
+      const auto x = uniform_like(n * d), message = uniform_like(n * d);
+      frames(z, x, message, h, y);
+      moments(h, y, first, second);
+      feedback(z, message, first, second);
+      evolve(z, x, message, first, second);
+      spoilt(z, message, first, second);
+      ++cases;
+    }
+    require(position == seen.size(), "fewer results with three threads");
+  }
+};
+
+void run(const Graph& graph, const Options& options) {
+  for (const int bytes : {4, 8}) {
+    current = "bytes=" + std::to_string(bytes) + " n=" + std::to_string(graph.n) +
+              " E=" + std::to_string(graph.E()) + " m=" + std::to_string(options.m) +
+              " B=" + std::to_string(options.B) + " statistic=" + std::to_string(options.statistic) +
+              " framed=" + std::to_string(options.framed) + " H=" + std::to_string(options.H) +
+              " rank=" + std::to_string(options.rank);
+    if (bytes == 4) {
+      Run<float>{graph, options}.all();
+    } else {
+      Run<double>{graph, options}.all();
+    }
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  missing = count > 1 && std::string(arguments[1]) == "short" ? 1 : 0;
+  refuse_bad_graphs();
+  current = "graphs";
+  const Graph small[] = {make_graph(5, 9, 0, false), make_graph(0, 0, 0, false),
+                         make_graph(6, 14, 3, true), make_graph(1, 0, 0, false),
+                         make_graph(2, 3, 0, false)};
+  // Every size of blocks, the other sizes and the switches in turn.
+  const int counts[] = {8, 1, 4, 3, 16, 2, 24, 5, 12};
+  int turn = 0;
+  for (int m = 1; m <= GEOF_LARGEST_BLOCK; ++m) {
+    // Sizes with code of their own meet every count, statistic and graph.
+    const bool special = m == 1 || m == 4 || m == 8 || m == 5 || m == GEOF_LARGEST_BLOCK;
+    const int rounds = m == GEOF_LARGEST_BLOCK ? 4 : special ? 18 : 2;
+    for (int k = 0; k < rounds; ++k, ++turn) {
+      Options o{m, counts[turn % 9]};
+      o.statistic = (turn + k / 9) % 4;
+      o.framed = turn % 3 != 0;
+      const int hidden[] = {0, 1, 8, 13, 4};
+      o.H = hidden[turn % 5];
+      o.rank = turn % 2 ? 4 : 1;
+      run(small[m >= 16 ? turn % 3 : turn % 5], o);
+    }
+  }
+  // Pairs of nodes, odd and even numbers of them, with every statistic.
+  for (const int m : {4, 8})
+    for (int k = 0; k < 8; ++k) run(small[k % 2 ? 0 : 2], Options{m, 8, k % 4, k < 4, 13, 1 + k % 4});
+  // Hubs in pieces and every parallel region; more chunks than shares; more blocks than columns.
+  const Graph crowd = make_graph(1301, 4000, 1200, false), marked = make_graph(1300, 4000, 1030, true);
+  run(crowd, Options{2, 8, kFull, true, 5, 2});
+  run(marked, Options{4, 8, kMean, true, 0, 1});
+  run(crowd, Options{3, 5, kDiagonal, false, 3, 1});
+  run(make_graph(67, 200, 0, false), Options{1, 520, kFull, true, 2, 1});
+  run(make_graph(150, 300, 0, false), Options{2, 256, kFull, true, 3, 1});
+  std::printf("%lld cases\n", static_cast<long long>(cases));
+  return 0;
+}
