@@ -37,6 +37,7 @@ def native_library() -> Library:
 
 
 def call(name: str, like: Tensor, arguments: Any) -> None:
+    """Run a kernel on tensors of the dtype of ``like``."""
     if like.dtype not in (torch.float32, torch.float64):
         raise DtypeError(
             f"Expected float32 or float64 for the native backend (got {like.dtype}). "
@@ -51,6 +52,7 @@ def dense(*tensors: Tensor | None) -> tuple[Any, ...]:
 
 
 def features_shape(features: Tensor) -> Shape:
+    """Return the sizes of ``(n, B, m)`` features."""
     n, B, m = features.shape
     return shape_of(features, n, m, B)
 
@@ -121,6 +123,7 @@ def _empty_plan(source: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor,
 
 @torch.library.custom_op("geof::apply_frames", mutates_args=())
 def apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`h = L \xi` and :math:`y = L \phi(\xi)` (or :math:`\phi(\xi)`) as lanes."""
     z, x, message = dense(z, x, message)
     h, y = lanes_like(x), lanes_like(x)
     arguments = fill(
@@ -188,6 +191,7 @@ apply_frames.register_autograd(_frames_gradients, setup_context=_save_frames)
 
 @torch.library.custom_op("geof::environment", mutates_args=())
 def environment(z: Tensor, x: Tensor) -> Tensor:
+    r"""Return :math:`h = L \xi` as features."""
     z, x = dense(z, x)
     h = torch.empty_like(x)
     call("apply_frames", z, fill(Frames, shape=features_shape(x), z=z, x=x, h=h))
@@ -228,11 +232,13 @@ environment.register_autograd(_environment_gradients, setup_context=_save_inputs
 
 
 def lanes_like(x: Tensor) -> Tensor:
+    """Return uninitialised lanes ``(n, m, B)`` for features ``(n, B, m)``."""
     n, B, m = x.shape
     return x.new_empty(n, m, B)
 
 
 def dense_like(x: Tensor) -> Tensor:
+    """Return an uninitialised contiguous tensor of the same shape."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -426,6 +432,7 @@ def feedback_target(
     growth: float,
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return aggregate, target (lanes), statistic and attempts, Eqs. (6), (8), (10) and (52)."""
     tensors = dense(z, message, first, second)
     made = aggregate, target, moment, attempt = _empty_feedback(z, message, statistic)
     arguments = feedback_arguments(
@@ -478,6 +485,7 @@ FeedbackOptions = tuple[int, bool, float, float, float, int]
 def feedback_arguments(
     tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: FeedbackOptions, **fields: Any
 ) -> Any:
+    """Return the kernel's structure for ``(z, message, first, second)``."""
     z, message, first, second = tensors
     statistic, framed, floor, jitter, growth, retries = options
     return fill(

@@ -62,7 +62,7 @@ class PrototypeAtlas(nn.Module):
         mixture = self.gate(signature).softmax(-1)  # (n, K)
         # Blocks last in memory, as the native kernels want it; the shape is (n, B, t) all the same.
         lanes = self.prototypes.transpose(1, 2)  # (K, t, B)
-        mixed = (mixture @ lanes.flatten(1)).unflatten(1, lanes.shape[1:]).transpose(1, 2)
+        mixed: Tensor = (mixture @ lanes.flatten(1)).unflatten(1, lanes.shape[1:]).transpose(1, 2)
         # A mixture of points well inside the box is inside: nothing to clip, nothing to pass over.
         if not torch.compiler.is_compiling() and self.box.contains(1.001 * self.prototypes).all():
             return mixed
