@@ -148,12 +148,16 @@ def test_feature_gate_equals_its_equation(random_state):
     torch.testing.assert_close(model.transport(xi, aggregate), (1 - r) * xi + r * aggregate)
 
 
-def test_atlas_equals_its_equation():
-    """Eq. (3), clipping included."""
-    model = build(offdiagonal_bound=0.1, log_scale_bounds=(-0.1, 0.05))
+@pytest.mark.parametrize("bounds", [(-0.1, 0.05), (-5.0, 5.0), (0.5, 1.0), (-1.0, -0.5)])
+def test_atlas_equals_its_equation(bounds):
+    """Eq. (3), clipping included; with a wide box nothing needs it."""
+    model = build(offdiagonal_bound=0.1 * bounds[1] + 0.2, log_scale_bounds=bounds)
+    a, (low, high) = model.box.offdiagonal_bound, bounds
     u = random_sample(0)[2]
     alpha = torch.softmax(u @ model.atlas.gate.weight.T + model.atlas.gate.bias, -1)
-    mixed = sum(alpha[:, k, None, None] * model.atlas.prototypes[k] for k in range(4))
-    wanted = torch.cat([mixed[..., :6].clamp(-0.1, 0.1), mixed[..., 6:].clamp(-0.1, 0.05)], -1)
-    torch.testing.assert_close(model.atlas(u), wanted)
-    assert not torch.equal(wanted, mixed)
+    for shift in (0.0, 0.5005 * (low > 0) - 0.4998):  # around the bounds, too
+        model.atlas.prototypes.data[..., 6:] += shift
+        mixed = sum(alpha[:, k, None, None] * model.atlas.prototypes[k] for k in range(4))
+        wanted = torch.cat([mixed[..., :6].clamp(-a, a), mixed[..., 6:].clamp(low, high)], -1)
+        torch.testing.assert_close(model.atlas(u), wanted)
+        assert torch.equal(wanted, mixed) == (bounds == (-5.0, 5.0))

@@ -64,9 +64,15 @@ class PrototypeAtlas(nn.Module):
         lanes = self.prototypes.transpose(1, 2)  # (K, t, B)
         mixed: Tensor = (mixture @ lanes.flatten(1)).unflatten(1, lanes.shape[1:]).transpose(1, 2)
         # A mixture of points well inside the box is inside: nothing to clip, nothing to pass over.
-        if not torch.compiler.is_compiling() and self.box.contains(1.001 * self.prototypes).all():
+        if not torch.compiler.is_compiling() and self._well_inside():
             return mixed
         return self.box.project(mixed)
+
+    def _well_inside(self) -> bool:
+        slack = self.prototypes.detach() * 1e-3
+        return all(
+            bool(self.box.contains(self.prototypes + sign * slack).all()) for sign in (1, -1)
+        )
 
     def extra_repr(self) -> str:
         """Return the sizes."""
