@@ -175,7 +175,6 @@ def test_a_dead_process_is_the_result_of_its_contestants(in_this_process, monkey
     monkeypatch.setattr(work, "measure_times", dies)
     rows = finish(bench())
     assert {row.status for row in rows.values()} == {"failed"}
-    monkeypatch.undo()
 
 
 def test_the_roofline_belongs_to_a_full_run_on_computers(in_this_process, monkeypatch):
@@ -189,6 +188,19 @@ def test_the_roofline_belongs_to_a_full_run_on_computers(in_this_process, monkey
         run = bench(workloads=[stand_in], contestants=[GCN], effort=effort)
         finish(run)
         assert run.roofline == expected
+
+
+def test_a_roofline_that_fails_does_not_end_the_run(in_this_process, monkeypatch):
+    def fails(path, *, say):
+        raise FreshProcessError("TypeError: another interface")
+
+    monkeypatch.setattr(bench_run, "measure_roofline", fails)
+    run = bench(
+        workloads=[replace(WORKLOADS["tiny"], name="Computers"), WORKLOADS["tiny"]],
+        contestants=[GCN],
+    )
+    assert len(finish(run)) == 2
+    assert run.roofline == {"error": "TypeError: another interface"}
 
 
 def test_names_choose_workloads_and_models():

@@ -44,7 +44,8 @@ class Bench:
         put_off: Contestants that a quick run times last, as far as its time goes.
         say: Receives lines of progress.
         started: When the command began, by :func:`time.monotonic`.
-        roofline: What :func:`geof.bench.roofline.measure_roofline` found, once it has run.
+        roofline: What :func:`geof.bench.roofline.measure_roofline` found, once it has run, or
+            ``error``.
     """
 
     workloads: Sequence[Workload]
@@ -144,8 +145,12 @@ class Bench:
                 self._rows[row.dataset][row.contestant] = weighed
 
     def _measure_kernels(self, workload: Workload, path: Path) -> None:
-        if workload.name == ROOFLINE_ON:
+        if workload.name != ROOFLINE_ON:
+            return
+        try:
             self.roofline = self._fresh("roofline", measure_roofline, path)
+        except FreshProcessError as error:  # no reason to lose the workloads still to come
+            self.roofline = {"error": str(error)}
 
     def _fresh(self, title: str, task: Any, *arguments: Any, seconds: float | None = None) -> Any:
         def say(line: str) -> None:

@@ -212,6 +212,9 @@ def _print_roofline(console: Console, roofline: dict[str, Any] | None) -> None:
 
     if roofline is None:
         return
+    if "error" in roofline:
+        console.print(f"Roofline not measured: {roofline['error']}", soft_wrap=True)
+        return
     table = Table(title="Edge kernel on Computers against the machine")
     for name in ("backend", "pass"):
         table.add_column(name)
