@@ -9,14 +9,15 @@ JOBS ?= 2
 .PHONY: demo test test-slow lint format types check clean
 
 # Two stamps, so that the demo does not wait for the test tools.
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	# The package is there already; only what [dev] adds is installed, and nothing is built again.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[dev]"
 	touch $@
 
 demo: $(VENV)/installed

@@ -314,7 +314,7 @@ def test_layers_equal_the_reference_for_every_block_size(random_state):
 @pytest.mark.parametrize(
     ("B", "m", "feedback"),
     [
-        *[(B, m, "full") for B, m in ((8, 4), (8, 8), (16, 4), (24, 8), (8, 5), (4, 4), (3, 8))],
+        *[(B, m, "full") for B, m in ((8, 4), (8, 8), (24, 4), (8, 5), (4, 4), (3, 8))],
         *[(8, m, feedback) for m in (4, 8) for feedback in ("mean", "diagonal", "none")],
     ],
 )
@@ -822,15 +822,11 @@ def test_scratch_is_lent_to_one_at_a_time():
 
 
 @needs_native
-def test_compiles_to_one_graph_for_all_sizes():
-    """The mean statistic; the full one is compiled with the other backends, in tests/model."""
+def test_compiles_to_one_graph():
+    """The mean statistic; the full one, and other sizes, are compiled in tests/model."""
     torch.manual_seed(0)
     model = GeoF(5, 32, signature_channels=3, steps=1, backend="native", feedback="mean")
-    samples = [
-        random_sample(s, nodes=n, edges=e, dtype=torch.float32)
-        for s, (n, e) in enumerate([(9, 24), (14, 50)])
-    ]
-    assert_compiles(model, samples)
+    assert_compiles(model, [random_sample(0, dtype=torch.float32)])
 
 
 # --- Choosing the backend ------------------------------------------------------------------------
