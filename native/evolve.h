@@ -332,7 +332,11 @@ struct EvolveBackward : EvolveBase<T, W, M> {
       const T high = k < strictly ? s.offdiagonal : s.high;
       V own = load<T, L, P>(s.grad_next + i * t + at, t);
       const V next = load<T, L, P>(s.next + i * t + at, t);
-      if (!still) {
+      if (still) {
+        const V z = load<T, L, P>(s.feedback.z + i * t + at, t);
+        own = z >= low ? own : V{};
+        own = z <= high ? own : V{};
+      } else {
         own = next > low ? own : V{};
         own = next < high ? own : V{};
       }

@@ -60,16 +60,17 @@ struct Graph {
   int64_t E() const { return int64_t(source.size()); }
 };
 
-// Edges sorted by target, then source, with a self-loop each; `hub` nodes speak to node 0 and hear
-// it; `repeats` leaves every other edge in the list twice, the second one inactive.
+// Edges sorted by target, then source, with a self-loop each. The last node hears `hub` others and
+// speaks to them: beyond its edges the arrays end. `repeats` leaves every other edge in the list
+// twice, the second one inactive.
 Graph make_graph(int64_t n, int64_t edges, int64_t hub, bool repeats) {
   std::set<std::pair<int64_t, int64_t>> pairs;
   for (int64_t i = 0; i < n; ++i) pairs.insert({i, i});
-  for (int64_t e = 0; n > 1 && e < edges; ++e)  // the last node stays alone
+  for (int64_t e = 0; n > 1 && e < edges; ++e)  // without a hub the last node stays alone
     pairs.insert({int64_t(generator() % (n - 1)), int64_t(generator() % (n - 1))});
-  for (int64_t j = 1; j <= hub; ++j) {
-    pairs.insert({0, j});
-    pairs.insert({j, 0});
+  for (int64_t j = 0; j < hub; ++j) {
+    pairs.insert({n - 1, j});
+    pairs.insert({j, n - 1});
   }
   Graph graph;
   graph.n = n;

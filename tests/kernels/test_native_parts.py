@@ -258,6 +258,26 @@ def test_feedback_that_does_not_use_the_second_moment(random_state, statistic):
         assert_equal_to(wanted, outcome(native_feedback, inputs, statistic, True, 0.3))
 
 
+@pytest.mark.parametrize("only", ["h", "y"])
+@FRAMED
+def test_frames_of_which_one_is_used(random_state, only, framed):
+    inputs = frame_inputs(random_state(0), 6, 4, 3)
+    assert_equal_to(
+        outcome(frames_in_torch, inputs, framed, only=only),
+        outcome(native_frames, inputs, framed, only=only),
+    )
+
+
+@pytest.mark.parametrize("only", ["aggregate", "target"])
+@pytest.mark.parametrize("statistic", ["full", "diagonal", "mean"])
+def test_feedback_of_which_one_is_used(random_state, only, statistic):
+    inputs = feedback_inputs(random_state(0), 6, 4, 3, statistic)
+    assert_equal_to(
+        outcome(feedback_in_torch, inputs, statistic, True, 0.3, only=only),
+        outcome(native_feedback, inputs, statistic, True, 0.3, only=only),
+    )
+
+
 @pytest.mark.parametrize("only", ["weight", "first", "second"])
 def test_edge_moments_of_which_one_is_used(random_state, only):
     """Gradients that do not come, of the weights most of all, are taken for zero."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -133,6 +134,7 @@ _SCRATCH_BYTES = 2**28
 """Temporaries are kept for the next step up to this size: fresh pages cost more than arithmetic."""
 
 _free: list[Tensor] = []
+_free_lock = Lock()
 
 
 @contextmanager
@@ -149,17 +151,19 @@ def _scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
             for buffer, size, shape in zip(buffers, sizes, shapes, strict=True)
         ]
     finally:
-        for buffer in sorted(buffers, key=Tensor.numel):
-            if sum(map(Tensor.numel, _free)) + buffer.numel() <= _SCRATCH_BYTES:
-                _free.append(buffer)
+        with _free_lock:
+            for buffer in sorted(buffers, key=Tensor.numel):
+                if sum(map(Tensor.numel, _free)) + buffer.numel() <= _SCRATCH_BYTES:
+                    _free.append(buffer)
 
 
 def _borrow(size: int) -> Tensor:
-    for position, buffer in enumerate(_free):
-        if size <= buffer.numel() <= 2 * size + 2**16:
-            return _free.pop(position)
-    if _free and sum(map(Tensor.numel, _free)) + size > _SCRATCH_BYTES:
-        _free.clear()  # made for other graphs
+    with _free_lock:
+        for position, buffer in enumerate(_free):
+            if size <= buffer.numel() <= 2 * size + 2**16:
+                return _free.pop(position)
+        if _free and sum(map(Tensor.numel, _free)) + size > _SCRATCH_BYTES:
+            _free.clear()  # made for other graphs
     return torch.empty(size, dtype=torch.uint8)
 
 

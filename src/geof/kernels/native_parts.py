@@ -47,7 +47,20 @@ def call(name: str, like: Tensor, arguments: Any) -> None:
 
 
 def dense(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Return contiguous tensors: the kernels know no strides."""
+    """Return contiguous tensors of one dtype: the kernels know no strides.
+
+    Raises:
+        DtypeError: If floating-point tensors differ in dtype.
+    """
+    dtypes = {
+        tensor.dtype for tensor in tensors if tensor is not None and tensor.is_floating_point()
+    }
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise DtypeError(
+            f"Expected tensors of one dtype for the native backend (got {names}). "
+            "Use .to(dtype), and no autocast around the model."
+        )
     return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
 
 
@@ -151,7 +164,7 @@ def _apply_frames_backward(
     grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_h, grad_y, z, x, message = dense(grad_h, grad_y, z, x, message)
-    grads = torch.empty_like(z), torch.empty_like(x), torch.empty_like(x)
+    grads = dense_like(z), dense_like(x), dense_like(x)
     arguments = fill(
         Frames,
         shape=features_shape(x),
@@ -174,7 +187,7 @@ def _apply_frames_backward(
 def _(
     grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(z), dense_like(x), dense_like(x)
+    return dense_like(z), dense_like(x), dense_like(x)
 
 
 def _save_frames(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -206,7 +219,7 @@ def _(z: Tensor, x: Tensor) -> Tensor:
 @torch.library.custom_op("geof::environment_backward", mutates_args=())
 def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     grad_h, z, x = dense(grad_h, z, x)
-    grad_z, grad_x = torch.empty_like(z), torch.empty_like(x)
+    grad_z, grad_x = dense_like(z), dense_like(x)
     arguments = fill(
         Frames, shape=features_shape(x), z=z, x=x, grad_h=grad_h, grad_z=grad_z, grad_x=grad_x
     )
@@ -346,7 +359,7 @@ def _edge_moments_backward(
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     h, y, grad_weight, grad_first, grad_second = dense(h, y, grad_weight, grad_first, grad_second)
-    grad_h, grad_y, force = torch.empty_like(h), torch.empty_like(y), torch.empty_like(weight)
+    grad_h, grad_y, force = dense_like(h), dense_like(y), torch.empty_like(weight)
     arguments = fill(
         Moments,
         shape=shape_of(y, *y.shape),
@@ -386,7 +399,7 @@ def _(
     tile_edge: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(h), torch.empty_like(y)
+    return dense_like(h), dense_like(y)
 
 
 def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -473,7 +486,7 @@ def _empty_feedback(
         return message.new_empty(message.shape), *nothing  # type: ignore[return-value]
     return (
         message.new_empty(message.shape),
-        torch.empty_like(z),
+        dense_like(z),
         z.new_empty(n, B, m, m),
         z.new_empty(n, B, dtype=torch.long),
     )
@@ -535,7 +548,7 @@ def _feedback_target_backward(
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     tensors = dense(z, message, first, second)
-    grads = _feedback_gradients_like(*tensors)
+    grads = _feedback_gradients_like(*tensors, statistic)
     grad_aggregate, grad_target = dense(grad_aggregate, grad_target)
     arguments = feedback_arguments(
         tensors,
@@ -566,15 +579,19 @@ def _(
     growth: float,
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _feedback_gradients_like(z, message, first, second)
+    return _feedback_gradients_like(z, message, first, second, statistic)
 
 
 def _feedback_gradients_like(
-    z: Tensor, message: Tensor, first: Tensor, second: Tensor
+    z: Tensor, message: Tensor, first: Tensor, second: Tensor, statistic: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # Only the mean statistic looks at the messages themselves.
-    grad_message = torch.zeros_like(message, memory_format=torch.contiguous_format)
-    return torch.empty_like(z), grad_message, torch.empty_like(first), torch.empty_like(second)
+    # Only the mean statistic looks at the messages, only the others at the second moment.
+    grad_second = dense_like(second) if statistic in (1, 2) else _zeros_like(second)
+    return dense_like(z), _zeros_like(message), dense_like(first), grad_second
+
+
+def _zeros_like(x: Tensor) -> Tensor:
+    return torch.zeros_like(x, memory_format=torch.contiguous_format)
 
 
 def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
