@@ -88,7 +88,12 @@ def in_fresh_process(
     context: Any = multiprocessing.get_context(_METHOD)  # the base class has no 'Process'
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(theirs, threads, work, arguments))
-    process.start()
+    # An interruption in the middle of the start would leave a process that nobody ends.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
     try:
         return _listen(ours, process, say, seconds)

@@ -548,7 +548,7 @@ def _feedback_target_backward(
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     tensors = dense(z, message, first, second)
-    grads = _feedback_gradients_like(*tensors, statistic)
+    grads = _feedback_gradients_like(z, message, first, second, statistic)
     grad_aggregate, grad_target = dense(grad_aggregate, grad_target)
     arguments = feedback_arguments(
         tensors,
