@@ -63,6 +63,7 @@ def finish(run: Bench):
     return {(row.dataset, row.contestant.label): row for row in run.rows}
 
 
+@pytest.mark.slow
 def test_fresh_processes_time_and_weigh():
     said = []
     rows = finish(bench(workloads=[WORKLOADS["tiny-set"]], contestants=[GCN], say=said.append))

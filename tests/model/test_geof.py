@@ -185,7 +185,13 @@ def test_sparse_features(layout):
     )
 
 
-@pytest.mark.parametrize("backend", BACKEND_NAMES)
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "reference" else name
+        for name in BACKEND_NAMES
+    ],
+)
 def test_compiles_to_one_graph_for_all_sizes(backend):
     samples = [
         random_sample(s, nodes=n, edges=e, dtype=torch.float32)
