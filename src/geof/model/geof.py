@@ -67,7 +67,7 @@ class GeoF(Recurrence):
         backend: ``"auto"`` (the fastest that can be used), ``"native"`` (compiled, CPU),
             ``"torch"`` (any device) or ``"reference"`` (the paper's per-edge form).
         recompute: Keep only the states between steps for the backward pass and compute each step
-            once more there: about a third more time for a fraction of the memory.
+            once more there: less memory for one more forward pass of time.
 
     Shapes:
         - **input:** features :math:`(n, F)` (dense, or sparse COO/CSR), edges :math:`(2, E)`
