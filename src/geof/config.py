@@ -10,6 +10,9 @@ from geof.errors import ConfigError, nearest
 
 Feedback: TypeAlias = Literal["full", "mean", "diagonal", "none"]
 Evolution: TypeAlias = Literal["recurrent", "one-shot", "frozen"]
+StepOutputs: TypeAlias = Literal["last", "all"]
+Pooling: TypeAlias = Literal["mean", "sum"]
+Norm: TypeAlias = Literal["none", "layer", "batch"]
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class StepSettings:
                 raise ConfigError(
                     f"Expected '{name}' to be True or False (got {getattr(self, name)!r})."
                 )
-        _require_option("feedback", self.feedback, get_args(Feedback))
-        _require_option("evolution", self.evolution, get_args(Evolution))
+        require_option("feedback", self.feedback, get_args(Feedback))
+        require_option("evolution", self.evolution, get_args(Evolution))
 
     @classmethod
     def from_options(cls, **options: Any) -> StepSettings:
@@ -103,12 +106,14 @@ def require_number(
     above: float | None = None,
     least: float | None = None,
     most: float | None = None,
+    below: float | None = None,
 ) -> None:
     """Raise ``ConfigError`` unless ``value`` is a finite number in the range given."""
     wanted = "a finite number"
     wanted += "" if above is None else f" above {above:g}"
     wanted += "" if least is None else f" of at least {least:g}"
     wanted += "" if most is None else f" and at most {most:g}"
+    wanted += "" if below is None else f" and below {below:g}"
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if (
         not number
@@ -116,11 +121,13 @@ def require_number(
         or (above is not None and value <= above)  # type: ignore[operator]
         or (least is not None and value < least)  # type: ignore[operator]
         or (most is not None and value > most)  # type: ignore[operator]
+        or (below is not None and value >= below)  # type: ignore[operator]
     ):
         raise ConfigError(f"Expected '{name}' to be {wanted} (got {value!r}).")
 
 
-def _require_option(name: str, value: object, options: tuple[str, ...]) -> None:
+def require_option(name: str, value: object, options: tuple[str, ...]) -> None:
+    """Raise ``ConfigError`` unless ``value`` is one of ``options``, naming the nearest."""
     if value not in options:
         hint = nearest(str(value), options)
         raise ConfigError(f"Expected a known '{name}' (got {value!r}). {hint}")

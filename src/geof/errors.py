@@ -42,6 +42,10 @@ class NonFiniteError(GeometryError):
     """A NaN or an infinity appeared where a finite number is required."""
 
 
+class StoppedError(GeofError):
+    """A run was asked to stop and has saved its state."""
+
+
 class NumericalWarning(UserWarning):
     """A computation was rescued, for instance by a larger diagonal jitter."""
 

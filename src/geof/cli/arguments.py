@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from geof.errors import ConfigError, DataError, nearest
+from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from geof.data.columns import ColumnEncoder
@@ -56,13 +54,51 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--edge-columns",
         choices=("refuse", "ignore"),
-        default="refuse",
-        help="what to do with edge weights and features, which the model does not use",
+        help="what to do with edge weights and features, which the model does not use (default: "
+        "refuse)",
     )
     more.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     more.add_argument(
         "--raw-features", action="store_true", help="benchmark features without row normalisation"
     )
+
+
+SOURCE_FLAGS: dict[str, type] = {
+    **dict.fromkeys(("dataset", "id", "source", "target", "smiles", "label"), str),
+    **dict.fromkeys(("nodes", "edges", "molecules", "npz", "data_root"), Path),
+    **dict.fromkeys(("edge_columns", "missing"), str),
+    "drop": list,
+    "raw_features": bool,
+}
+"""What a settings file may say below ``data``: the flags that name the data."""
+
+
+def add_training_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what only training asks of the data."""
+    more = parser.add_argument_group("about the labels")
+    more.add_argument("--label", metavar="COLUMN", help="the column to predict")
+    more.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN", help="leave a node column out"
+    )
+    more.add_argument(
+        "--missing",
+        choices=("error", "mean"),
+        help="what to do with missing numbers (default: error)",
+    )
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what decides a run apart from the data."""
+    plan = parser.add_argument_group("the run")
+    plan.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML")
+    plan.add_argument("--task", choices=("node", "link", "graph"), help="default: by the data")
+    plan.add_argument("--model", metavar="NAME", help="encoder (default: geof)")
+    plan.add_argument(
+        "--preset", metavar="NAME", help="settings that ship with geof (default: tuned; or none)"
+    )
+    plan.add_argument("--split", help="number of the split or fold, or 'scaffold' (default: 0)")
+    plan.add_argument("--folds", type=positive, help="folds of graphs (default: 10)")
+    plan.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings")
 
 
 def require_one_source(options: argparse.Namespace) -> str:
@@ -111,7 +147,7 @@ def read_training_data(
     if source == "npz":
         from geof.data.formats import from_npz
 
-        return from_npz(options.npz, edge_columns=options.edge_columns), None
+        return from_npz(options.npz, edge_columns=options.edge_columns or "refuse"), None
     if source == "molecules":
         from geof.data.molecules_table import read_molecules
 
@@ -133,7 +169,7 @@ def read_training_data(
         label=options.label,
         id_column=options.id,
         drop=options.drop,
-        missing=options.missing,
+        missing=options.missing or "error",
         **edge_options(options),
     )
 
@@ -152,53 +188,10 @@ def edge_options(options: argparse.Namespace) -> EdgeOptions:
     return {
         "source": options.source,
         "target": options.target,
-        "edge_columns": options.edge_columns,
+        "edge_columns": options.edge_columns or "refuse",
     }
 
 
 def _require_label(options: argparse.Namespace) -> None:
     if options.label is None:
         raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
-
-
-def parse_overrides(
-    pairs: Sequence[str], training: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Split ``KEY=VALUE`` words into settings of training, of the model and of the signature.
-
-    The latter two are written ``model.KEY=VALUE`` and ``signature.KEY=VALUE``.
-
-    Values are read as JSON where that is possible and as text otherwise.
-
-    Raises:
-        ConfigError: For a word without ``=`` or an unknown key, naming the nearest.
-    """
-    settings: dict[str, Any] = {}
-    model: dict[str, Any] = {}
-    signature: dict[str, Any] = {}
-    for pair in pairs:
-        key, separator, text = pair.partition("=")
-        if not separator:
-            raise ConfigError(f"Expected settings as KEY=VALUE (got {pair!r}).")
-        value = _value(text)
-        if key.startswith("model."):
-            model[key.removeprefix("model.")] = tuple(value) if isinstance(value, list) else value
-        elif key.startswith("signature."):
-            signature[key.removeprefix("signature.")] = value
-        elif key in training:
-            settings[key] = value
-        else:
-            valid = [*training, "model.OPTION", "signature.OPTION"]
-            raise ConfigError(f"Unknown setting {key!r}. " + nearest(key, valid))
-    return settings, model, signature
-
-
-def _value(text: str) -> Any:
-    """Read JSON, Python's spelling of its constants, or plain text."""
-    constants = {"True": True, "False": False, "None": None}
-    if text in constants:
-        return constants[text]
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

@@ -33,6 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"geof: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("geof: interrupted; finished runs are kept, this one is not", file=sys.stderr)
+        print("geof: interrupted", file=sys.stderr)
         return 130
     return code

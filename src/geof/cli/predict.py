@@ -113,7 +113,7 @@ def _read(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
         return from_npz(
             options.npz,
             class_names=opened.class_names,
-            edge_columns=options.edge_columns,
+            edge_columns=options.edge_columns or "refuse",
             allow_singletons=True,
         )
     return load_benchmark(options)

@@ -1,7 +1,8 @@
-"""Progress that is live on a terminal and silent or plain elsewhere."""
+"""Progress that is live on a terminal, plain lines elsewhere, and silent on request."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from geof.training.loop import EpochReport
+    from geof.training import EpochReport
+
+PLAIN_SECONDS = 15.0
+"""Time from one plain line to the next."""
 
 
 class Meter(Protocol):
@@ -24,7 +28,13 @@ class Meter(Protocol):
 
 @contextmanager
 def training_meter(console: Console, total: int, *, quiet: bool) -> Iterator[Meter]:
-    """Show epochs on a bar when on a terminal; otherwise print one line per run."""
+    """Show epochs on a bar when on a terminal; otherwise print a line now and then.
+
+    Args:
+        console: Where to.
+        total: Number of epochs in all.
+        quiet: Show nothing.
+    """
     from rich.progress import (
         BarColumn,
         Progress,
@@ -46,14 +56,42 @@ def training_meter(console: Console, total: int, *, quiet: bool) -> Iterator[Met
     bar = progress.add_task("starting", total=total, status="")
 
     class _Meter:
+        def __init__(self) -> None:
+            self.began = self.spoke = time.monotonic()
+            self.first: int | None = None
+
         def start(self, title: str) -> None:
             progress.update(bar, description=title)
             if not live and not quiet:
-                console.print(title)
+                console.print(title, highlight=False, soft_wrap=True)
 
         def epoch(self, report: EpochReport) -> None:
-            status = f"loss {report.loss:.3f}, validation {report.validation:.1f} %"
-            progress.update(bar, advance=1, status=status)
+            status = f"epoch {report.epoch}, loss {report.loss:.3f}"
+            if report.validation is not None:
+                status += f", validation {report.validation:.1f} %"
+            if live:
+                progress.update(bar, completed=report.epoch, status=status)
+            elif not quiet:
+                self._plain(report.epoch, status)
+
+        def _plain(self, epoch: int, status: str) -> None:
+            if self.first is None:
+                self.first = epoch - 1
+            now = time.monotonic()
+            if now - self.spoke < PLAIN_SECONDS:
+                return
+            left = (now - self.began) / (epoch - self.first) * (total - epoch)
+            console.print(f"{status}, {_clock(left)} left", highlight=False, soft_wrap=True)
+            self.spoke = now
 
     with progress:
         yield _Meter()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return (
+        f"{minutes}:{rest:02d}"
+        if minutes < 60
+        else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    )

@@ -2,11 +2,23 @@ r"""The GeoF encoder (paper, section 3 and Algorithm 1)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from geof.config import Evolution, Feedback, StepSettings, require_positive
+from geof.config import (
+    Evolution,
+    Feedback,
+    Norm,
+    StepOutputs,
+    StepSettings,
+    require_number,
+    require_option,
+    require_positive,
+)
 from geof.kernels import Neighbourhoods
 from geof.model.atlas import PrototypeAtlas
 from geof.model.inputs import (
@@ -17,6 +29,7 @@ from geof.model.inputs import (
     check_matrix,
 )
 from geof.model.recurrence import CoupledState, Recurrence
+from geof.model.refinement import Refinement, drop_features, scale_rows
 from geof.model.trace import GeoFState, StepTrace
 
 
@@ -68,11 +81,24 @@ class GeoF(Recurrence):
             ``"torch"`` (any device) or ``"reference"`` (the paper's per-edge form).
         recompute: Keep only the states between steps for the backward pass and compute each step
             once more there: less memory for one more forward pass of time.
+        scale_features: Scale every row of the input features to length :math:`\sqrt F`.
+        normalise: Normalisation of the state at the start and after every step: ``"none"``,
+            ``"layer"`` (over each node's entries) or ``"batch"`` (over the nodes).
+        feed_forward: Hidden width, in multiples of ``hidden_channels``, of a feed-forward map of
+            its own after every step; 0 for none.
+        dropout: Probability of dropping an entry of the state between steps.
+        feature_dropout: Probability of dropping an entry of the input features.
+        outputs: ``"last"`` returns :math:`h^L`; ``"all"`` returns :math:`[h^0 \| \dots \| h^L]`,
+            ``out_channels`` wide.
+
+    The last six are not in the paper and do nothing by default; see
+    :mod:`geof.model.refinement`.
 
     Shapes:
         - **input:** features :math:`(n, F)` (dense, or sparse COO/CSR), edges :math:`(2, E)`
           without self-loops, signature :math:`(n, q)`
-        - **output:** environment states :math:`(n, d)`
+        - **output:** environment states :math:`(n, d)`, or :math:`(n, (L + 1) d)` for
+          ``outputs="all"``
 
     >>> model = GeoF(5, 16, signature_channels=3, blocks=4)
     >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -107,9 +133,17 @@ class GeoF(Recurrence):
         evolution: Evolution = "recurrent",
         backend: str = "auto",
         recompute: bool = False,
+        scale_features: bool = False,
+        normalise: Norm = "none",
+        feed_forward: int = 0,
+        dropout: float = 0.0,
+        feature_dropout: float = 0.0,
+        outputs: StepOutputs = "last",
     ) -> None:
         require_positive("in_channels", in_channels)
         require_positive("steps", steps)
+        require_number("feature_dropout", feature_dropout, least=0, below=1)
+        require_option("outputs", outputs, get_args(StepOutputs))
         super().__init__(
             hidden_channels,
             signature_channels=signature_channels,
@@ -135,8 +169,12 @@ class GeoF(Recurrence):
             backend=backend,
         )
         self.in_channels = in_channels
-        self.hidden_channels = self.out_channels = hidden_channels
+        self.hidden_channels = hidden_channels
+        self.out_channels = hidden_channels * (steps + 1 if outputs == "all" else 1)
         self.steps = steps
+        self.outputs = outputs
+        self.scale_features = scale_features
+        self.feature_dropout = feature_dropout
         self.recompute = recompute
         self.feature_lift = nn.Linear(in_channels, hidden_channels, bias=False)
         self.atlas = PrototypeAtlas(
@@ -146,10 +184,18 @@ class GeoF(Recurrence):
             block_size=self.block_size,
             box=self.box,
         )
+        self.refinement = Refinement(
+            hidden_channels,
+            steps,
+            normalise=normalise,
+            feed_forward=feed_forward,
+            dropout=dropout,
+        )
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         super().reset_parameters()
+        self.refinement.reset_parameters()
         self.feature_lift.reset_parameters()
         self.atlas.reset_parameters()
 
@@ -160,7 +206,7 @@ class GeoF(Recurrence):
         signature: Tensor,
         batch: Tensor | None = None,
     ) -> Tensor:
-        r"""Return the environment states :math:`h^L`, ``(n, d)``.
+        r"""Return the environment states :math:`h^L`, ``(n, d)``, or those of all steps.
 
         Args:
             x: Node features.
@@ -172,7 +218,7 @@ class GeoF(Recurrence):
         """
         if batch is not None:
             check_batch(batch, x.size(0))
-        return self.evolve(x, edge_index, signature).environment
+        return self.evolve(x, edge_index, signature).output
 
     def evolve(
         self,
@@ -189,12 +235,14 @@ class GeoF(Recurrence):
         initial = self.initial_state(x, signature)
         state = initial
         traces: list[StepTrace] = []
+        environments = [self.environment(*state)] if self.outputs == "all" else []
         for step in range(self.steps):
             if trajectory:
                 state, trace = self.traced_advance(state, edges, signature, step)
-                traces.append(trace)
+                state = self.refined(state, step)
+                traces.append(replace(trace, features=state.features))
             elif self.recompute and torch.is_grad_enabled():
-                state = checkpoint(
+                advanced = checkpoint(
                     self.advance,
                     state,
                     edges,
@@ -203,20 +251,31 @@ class GeoF(Recurrence):
                     use_reentrant=False,
                     preserve_rng_state=False,  # a step draws nothing
                 )
+                state = self.refined(advanced, step)
             else:
-                state = self.advance(state, edges, signature, step)
+                state = self.refined(self.advance(state, edges, signature, step), step)
+            if self.outputs == "all" or step == self.steps - 1:
+                environments.append(self.environment(*state))
         return GeoFState(
             features=state.features,
             coordinates=state.coordinates,
-            environment=self.environment(*state),
+            environment=environments[-1],
+            output=torch.cat(environments, dim=-1) if len(environments) > 1 else environments[-1],
             edges=edges,
             initial_features=initial.features,
             initial_coordinates=initial.coordinates,
             trajectory=tuple(traces) if trajectory else None,
         )
 
+    def refined(self, state: CoupledState, step: int) -> CoupledState:
+        """Return the state after step number ``step`` as the next step sees it."""
+        return CoupledState(self.refinement.after(state.features, step), state.coordinates)
+
     def initial_state(self, x: Tensor, signature: Tensor) -> CoupledState:
         r"""Return :math:`(\xi^0, Z^0)`, Eq. (3)."""
+        if self.scale_features:
+            x = scale_rows(x)
+        x = drop_features(x, self.feature_dropout, training=self.training)
         if x.layout == torch.strided:
             features = self.feature_lift(x)
         else:
@@ -226,6 +285,7 @@ class GeoF(Recurrence):
         if not torch.compiler.is_compiling() and not all_finite(features):
             check_finite("x", x.detach() if x.layout == torch.strided else x.detach().to_dense())
             check_finite("feature_lift output", features)
+        features = self.refinement.start(features)
         if self.settings.atlas_initialisation:
             return CoupledState(features, self.atlas(signature))
         return CoupledState(features, self.identity_coordinates(x.size(0)))

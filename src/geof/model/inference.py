@@ -21,7 +21,7 @@ def evolve_in_pieces(
     *,
     piece_size: int,
 ) -> Tensor:
-    r"""Return the environment states :math:`h^L` that ``model.evolve`` gives, ``(n, d)``.
+    r"""Return the output that ``model.evolve`` gives, computed piece by piece.
 
     One step changes a node by its own state and its neighbours' alone. So each step is taken piece
     by piece from the complete state before it, and nothing is approximated. Two coupled states
@@ -50,18 +50,17 @@ def evolve_in_pieces(
     edges = as_neighbourhoods(edge_index, x.size(0))
     index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))
     state = model.initial_state(x, signature)
-    for step in range(model.steps - 1):
+    environments = [model.environment(*state)] if model.outputs == "all" else []
+    for step in range(model.steps):
         following = CoupledState(*(torch.empty_like(part) for part in state))
         for piece in pieces_of(index, piece_size):
             advanced = _advance_targets(model, state, signature, piece, step)
             following.features[piece.targets] = advanced.features
             following.coordinates[piece.targets] = advanced.coordinates
         state = following
-    environment = torch.empty_like(state.features)
-    for piece in pieces_of(index, piece_size):
-        advanced = _advance_targets(model, state, signature, piece, model.steps - 1)
-        environment[piece.targets] = model.environment(*advanced)
-    return environment
+        if model.outputs == "all" or step == model.steps - 1:
+            environments.append(model.environment(*state))
+    return torch.cat(environments, dim=-1) if len(environments) > 1 else environments[0]
 
 
 def _advance_targets(
@@ -72,4 +71,5 @@ def _advance_targets(
     edges = Neighbourhoods.from_edge_index(piece.edge_index.to(nodes.device), len(nodes))
     local = CoupledState(state.features[nodes], state.coordinates[nodes])
     advanced = model.advance(local, edges, signature[nodes], step)
-    return CoupledState(advanced.features[piece.rows], advanced.coordinates[piece.rows])
+    features = model.refinement.after(advanced.features[piece.rows], step)
+    return CoupledState(features, advanced.coordinates[piece.rows])

@@ -5,23 +5,29 @@ They return logits; :mod:`geof.training.objectives` turns them into losses.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import global_mean_pool
+from torch.nn import functional as F
+from torch_geometric.nn import global_add_pool, global_mean_pool
 
-from geof.config import require_positive
+from geof.config import Pooling, require_number, require_option, require_positive
 from geof.errors import DataError, ShapeError
 
 
-def _mlp(in_channels: int, hidden_channels: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(in_channels, hidden_channels), nn.ReLU(), nn.Linear(hidden_channels, out_channels)
-    )
+def _mlp(
+    in_channels: int, hidden_channels: int, out_channels: int, dropout: float
+) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(in_channels, hidden_channels), nn.ReLU()]
+    if dropout:
+        layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers, nn.Linear(hidden_channels, out_channels))
 
 
-def _reset(mlp: nn.Sequential) -> None:
-    for layer in mlp:
-        if isinstance(layer, nn.Linear):
+def _reset(module: nn.Module) -> None:
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.BatchNorm1d):
             layer.reset_parameters()
 
 
@@ -31,11 +37,18 @@ class NodeReadout(nn.Linear):
     Args:
         in_channels: :math:`d`.
         num_classes: :math:`C`.
+        dropout: Probability of dropping an entry of the state; the paper has none.
     """
 
-    def __init__(self, in_channels: int, num_classes: int) -> None:
+    def __init__(self, in_channels: int, num_classes: int, *, dropout: float = 0.0) -> None:
         require_positive("num_classes", num_classes)
+        require_number("dropout", dropout, least=0, below=1)
         super().__init__(in_channels, num_classes)
+        self.dropout = dropout
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return the logits."""
+        return super().forward(F.dropout(h, self.dropout, self.training))
 
 
 class GraphReadout(nn.Module):
@@ -45,6 +58,9 @@ class GraphReadout(nn.Module):
         in_channels: :math:`d`.
         num_classes: :math:`C`.
         hidden_channels: Width of the MLP (default: ``in_channels``).
+        pool: ``"mean"`` as in the paper, or ``"sum"``, which also tells the graph's size.
+        batch_norm: Normalise the pooled vector over the batch; the paper does not.
+        dropout: Probability of dropping an entry inside the MLP; the paper has none.
 
     Shapes:
         - **input:** :math:`(n, d)`, batch vector :math:`(n)`
@@ -52,20 +68,32 @@ class GraphReadout(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, num_classes: int, hidden_channels: int | None = None
+        self,
+        in_channels: int,
+        num_classes: int,
+        hidden_channels: int | None = None,
+        *,
+        pool: Pooling = "mean",
+        batch_norm: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.mlp = _mlp(in_channels, hidden_channels or in_channels, num_classes)
+        require_option("pool", pool, get_args(Pooling))
+        require_number("dropout", dropout, least=0, below=1)
+        self.pool = pool
+        self.mlp = _mlp(in_channels, hidden_channels or in_channels, num_classes, dropout)
+        self.norm = nn.BatchNorm1d(in_channels) if batch_norm else nn.Identity()
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        _reset(self.mlp)
+        _reset(self)
 
     def forward(
         self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
     ) -> Tensor:
         """Return the logits; without ``batch`` all nodes are one graph."""
-        logits: Tensor = self.mlp(global_mean_pool(h, batch, num_graphs))
+        pool = global_mean_pool if self.pool == "mean" else global_add_pool
+        logits: Tensor = self.mlp(self.norm(pool(h, batch, num_graphs)))
         return logits
 
 
@@ -79,19 +107,32 @@ class LinkReadout(nn.Module):
     Args:
         in_channels: :math:`d`.
         hidden_channels: Width of the MLP (default: ``in_channels``).
+        normalise: Scale every :math:`h_i` to length :math:`\sqrt d` first; the paper does not.
+        dropout: Probability of dropping an entry of :math:`h` and inside the MLP; the paper has
+            none.
 
     Shapes:
         - **input:** :math:`(n, d)`, pairs :math:`(2, P)`
         - **output:** :math:`(P)`
     """
 
-    def __init__(self, in_channels: int, hidden_channels: int | None = None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int | None = None,
+        *,
+        normalise: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.mlp = _mlp(2 * in_channels, hidden_channels or in_channels, 1)
+        require_number("dropout", dropout, least=0, below=1)
+        self.normalise = normalise
+        self.dropout = dropout
+        self.mlp = _mlp(2 * in_channels, hidden_channels or in_channels, 1, dropout)
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        _reset(self.mlp)
+        _reset(self)
 
     def forward(self, h: Tensor, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs``."""
@@ -107,6 +148,10 @@ class LinkReadout(nn.Module):
                     f"Expected 'pairs' to hold node indices from 0 to {h.size(0) - 1} (got "
                     f"indices from {low} to {high})."
                 )
-        u, v = h[pairs[0]], h[pairs[1]]
+        if self.normalise:
+            h = F.normalize(h, dim=-1) * h.size(-1) ** 0.5
+        h = F.dropout(h, self.dropout, self.training)
+        # index_select sums its gradient in a fixed order; h[...] does not with several threads.
+        u, v = h.index_select(0, pairs[0]), h.index_select(0, pairs[1])
         logits: Tensor = self.mlp(torch.cat([u * v, (u - v).abs()], dim=-1))
         return logits.squeeze(-1)

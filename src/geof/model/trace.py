@@ -48,6 +48,8 @@ class GeoFState:
         features: ``(n, d)``, :math:`\xi_i^L`.
         coordinates: ``(n, B, t)``, :math:`z_{i,b}^L`.
         environment: ``(n, d)``, :math:`h_i^L = L_i^L \xi_i^L`.
+        output: What the model returns for a readout: ``environment``, or the environment states
+            of all steps side by side.
         edges: The closed neighbourhoods, in the order of the traces' weights.
         initial_features: ``(n, d)``, :math:`\xi_i^0`.
         initial_coordinates: ``(n, B, t)``, :math:`z_{i,b}^0`.
@@ -57,6 +59,7 @@ class GeoFState:
     features: Tensor
     coordinates: Tensor
     environment: Tensor
+    output: Tensor
     edges: Neighbourhoods
     initial_features: Tensor
     initial_coordinates: Tensor

@@ -1,7 +1,7 @@
 """Losses, tasks, the training loop and the files of a run."""
 
 from geof.training.checkpoint import load_checkpoint, save_checkpoint
-from geof.training.loop import EpochReport, Result, TrainSettings, fit
+from geof.training.loop import Experiment, Result, Watch, fit, run_experiment
 from geof.training.networks import ENCODERS, Network, NetworkSpec
 from geof.training.objectives import (
     accuracy,
@@ -11,20 +11,27 @@ from geof.training.objectives import (
     node_loss,
     roc_auc,
 )
+from geof.training.plan import Plan
+from geof.training.settings import BatchSettings, TrainSettings
+from geof.training.state import EpochReport
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task
 
 __all__ = [
     "ENCODERS",
+    "BatchSettings",
     "EpochReport",
+    "Experiment",
     "GraphTask",
     "LinkTask",
     "Network",
     "NetworkSpec",
     "NodeTask",
+    "Plan",
     "Result",
     "Scores",
     "Task",
     "TrainSettings",
+    "Watch",
     "accuracy",
     "fit",
     "graph_loss",
@@ -33,5 +40,6 @@ __all__ = [
     "load_checkpoint",
     "node_loss",
     "roc_auc",
+    "run_experiment",
     "save_checkpoint",
 ]

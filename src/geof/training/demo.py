@@ -13,7 +13,9 @@ from torch_geometric.data import Data
 from geof.data import covariance_graph, digits_graph, random_node_split
 from geof.data.files import write_json
 from geof.data.records import NodeGraph
-from geof.training.loop import EpochReport, Result, TrainSettings, fit
+from geof.training.loop import Result, Watch, fit
+from geof.training.settings import TrainSettings
+from geof.training.state import EpochReport
 from geof.training.tasks import NodeTask
 
 # One step with weights so nearly uniform that they tell nothing: the setting of Proposition 2.
@@ -82,7 +84,7 @@ def run_demo(
                 options=contestant.options,
                 preset="demo",
                 out=out / f"{contestant.dataset}-{_slug(contestant.title)}-split{seed}",
-                on_epoch=on_epoch,
+                watch=Watch(on_epoch=on_epoch),
             )
             results.append(result)
         rows.append(_summarise(contestant, results))
@@ -100,7 +102,7 @@ def _tasks(name: str, graph: Data, splits: int) -> list[NodeTask]:
 
 
 def _summarise(contestant: Contestant, results: list[Result]) -> Row:
-    tests = [result.test for result in results]
+    tests = [result.test for result in results if result.test is not None]
     mean = sum(tests) / len(tests)
     spread = sum((test - mean) ** 2 for test in tests) / max(len(tests) - 1, 1)
     return Row(

@@ -1,80 +1,63 @@
-"""The training loop: fit on the training part, choose the epoch on validation, test once."""
+"""The training loop: fit on the training part, choose the epoch on validation, test once.
+
+A run that is killed at any moment and started again ends with the bits of one that was not: the
+state is saved between epochs, an epoch depends on the state and its own number alone, and the sums
+inside it run in a fixed order.
+"""
 
 from __future__ import annotations
 
 import copy
-import json
+import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch_geometric
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from geof.config import require_number, require_positive
 from geof.data.files import write_atomically, write_json
-from geof.errors import GeometryError, NonFiniteError
-from geof.training.checkpoint import save_checkpoint
+from geof.errors import GeometryError, NonFiniteError, StoppedError
+from geof.model.graph_inputs import GraphInputs
+from geof.training.checkpoint import load_checkpoint, write_tensors
+from geof.training.diagnosis import bad_gradient, diagnose
+from geof.training.folder import locked, read_result, settle_config
 from geof.training.networks import Network, NetworkSpec
+from geof.training.settings import SELECTION, TrainSettings
+from geof.training.state import (
+    Best,
+    EpochReport,
+    Progress,
+    discard_states,
+    load_state,
+    save_state,
+)
 from geof.training.tasks import Scores, Task
 from geof.version import __version__
 
-SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How to train.
-
-    Attributes:
-        epochs: Most passes over the training part.
-        patience: Stop after this many epochs without a better one on validation; ``None`` for
-            never.
-        learning_rate: Adam's.
-        weight_decay: Adam's.
-        seed: Seed of initialisation and dropout.
-    """
-
-    epochs: int = 200
-    patience: int | None = None
-    learning_rate: float = 1e-2
-    weight_decay: float = 5e-4
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_positive("epochs", self.epochs)
-        if self.patience is not None:
-            require_positive("patience", self.patience)
-        require_number("learning_rate", self.learning_rate, above=0)
-        require_number("weight_decay", self.weight_decay, least=0)
-        require_positive("seed", self.seed, least=0)
-
-
-@dataclass(frozen=True)
-class EpochReport:
-    """One epoch: number (from 1), mean training loss, validation metric (percent) and loss."""
-
-    epoch: int
-    loss: float
-    validation: float
-    validation_loss: float
+CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What ``result.json`` holds. Metrics are percentages; ``metrics`` are all test metrics."""
+    """What ``result.json`` holds. Metrics are percentages; ``metrics`` are all test metrics.
+
+    ``test`` is ``None`` and ``metrics`` empty when the run was not to read the test part.
+    """
 
     dataset: str
     task: str
     model: str
     preset: str
     metric: str
-    test: float
+    test: float | None
     validation: float
     metrics: dict[str, float]
     best_epoch: int
@@ -88,169 +71,380 @@ class Result:
     selection: str
 
 
-@dataclass
-class _Best:
-    """The epoch validation prefers so far."""
+@dataclass(frozen=True)
+class Watch:
+    """How the world follows a run and stops it.
 
-    score: tuple[float, float]
-    epoch: int
-    weights: dict[str, Tensor]
+    Attributes:
+        on_note: Told what a user should know, such as that the run goes on from epoch 12.
+        on_epoch: Told about every epoch of this process.
+        should_stop: Asked after every epoch.
+        save_seconds: Time from one saved state to the next; 0 saves after every epoch.
+    """
+
+    on_note: Callable[[str], None] = lambda note: None
+    on_epoch: Callable[[EpochReport], None] = lambda report: None
+    should_stop: Callable[[], bool] = lambda: False
+    save_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: a task, a network, and how to train it.
+
+    Attributes:
+        task: Data, split and protocol.
+        settings: How to train.
+        encoder: Which encoder, a key of :data:`geof.training.networks.ENCODERS`.
+        options: The encoder's own arguments.
+        readout: The readout's own arguments.
+        preset: Name of the preset the settings come from, for the record.
+        read_test: Whether the test part is read at the end; a search must not.
+        record: More to write into ``config.json`` and the checkpoint's header.
+        files: More files to write into the run folder, by name.
+    """
+
+    task: Task
+    settings: TrainSettings
+    encoder: str = "geof"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    readout: Mapping[str, Any] = field(default_factory=dict)
+    preset: str = "custom"
+    read_test: bool = True
+    record: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def build(self) -> Network:
+        """Return the network with its parameters drawn from the seed."""
+        torch.manual_seed(self.settings.seed)
+        task = self.task
+        return Network(
+            NetworkSpec(
+                encoder=self.encoder,
+                options=self.options,
+                task=task.kind,
+                in_channels=task.in_channels,
+                signature_channels=task.signature.values.size(1),
+                num_classes=task.num_classes,
+                readout=self.readout,
+            )
+        )
+
+    def config(self, spec: NetworkSpec) -> dict[str, Any]:
+        """Return what ``config.json`` holds."""
+        task = self.task
+        return {
+            "dataset": task.dataset,
+            "split": task.split_name,
+            "split_hash": task.split_hash,
+            "preset": self.preset,
+            "network": spec.as_json(),
+            "training": asdict(self.settings),
+            "signature": task.signature.describe(),
+            "selection": SELECTION,
+            "read_test": self.read_test,
+            **task.record(),
+            "versions": {
+                "geof": __version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "torch_geometric": torch_geometric.__version__,
+            },
+            **self.record,
+        }
 
 
 def fit(
     task: Task,
     settings: TrainSettings,
     *,
-    encoder: str = "geof",
-    options: Mapping[str, Any] | None = None,
-    preset: str = "custom",
     out: Path | None = None,
-    record: Mapping[str, Any] | None = None,
-    files: Mapping[str, bytes] | None = None,
-    on_epoch: Callable[[EpochReport], None] | None = None,
+    watch: Watch | None = None,
+    allow_changes: bool = False,
+    **experiment: Any,
 ) -> tuple[Network, Result]:
     """Train a network and read its test metric once, at the epoch validation chose.
 
     Args:
         task: Data, split and protocol.
         settings: How to train.
-        encoder: Which encoder, a key of :data:`geof.training.networks.ENCODERS`.
-        options: The encoder's own arguments.
-        preset: Name of the preset the settings come from, for the record.
-        out: Run folder to write, or ``None``.
-        record: More to write into the run's ``config.json``.
-        files: More files to write into the run folder, by name.
-        on_epoch: Called after every epoch.
+        out: Run folder to write, or ``None``. A run begun there before is gone on with.
+        watch: How to follow the run and stop it.
+        allow_changes: Go on even if training settings differ from those the run began with.
+        experiment: More fields of :class:`Experiment`.
 
     Raises:
-        NonFiniteError: If a loss stops being finite; says at which epoch.
+        ConfigError: If the folder's run began with other settings.
+        DataError: If another process works in the folder, or nothing in it is sound.
+        NonFiniteError: If a loss or gradient stops being finite; says where, and keeps the best
+            checkpoint so far.
+        StoppedError: If ``watch.should_stop`` said so; the state is saved.
     """
-    torch.manual_seed(settings.seed)
-    spec = NetworkSpec(
-        encoder=encoder,
-        options=options or {},
-        task=task.kind,
-        in_channels=task.in_channels,
-        signature_channels=task.signature.values.size(1),
-        num_classes=task.num_classes,
+    return run_experiment(
+        Experiment(task, settings, **experiment),
+        out=out,
+        watch=watch,
+        allow_changes=allow_changes,
     )
-    network = Network(spec)
-    if out is not None:
-        write_json(out / "config.json", _config(task, settings, network.spec, preset, record or {}))
+
+
+def run_experiment(
+    plan: Experiment,
+    *,
+    out: Path | None = None,
+    watch: Watch | None = None,
+    allow_changes: bool = False,
+) -> tuple[Network, Result]:
+    """Do what :func:`fit` does, for an experiment put together before."""
+    watch = watch or Watch()
+    task, settings = plan.task, plan.settings
+    network = plan.build()
+    if out is None:
+        with _sums_in_fixed_order(settings.deterministic):
+            return network, _Run(plan, network, None, watch).finish()
+    with locked(out), _sums_in_fixed_order(settings.deterministic):
+        for note in settle_config(out, plan.config(network.spec), allow_changes=allow_changes):
+            watch.on_note(note)
+        done = read_result(out)
+        if done is not None:
+            watch.on_note("The run is finished already; this is its result.")
+            load_checkpoint(out / CHECKPOINT, network)
+            discard_states(out)
+            return network, Result(**done)
         task.save_split(out / "split.npz")
-        for name, content in (files or {}).items():
+        for name, content in plan.files.items():
             write_atomically(out / name, content)
-    best, reports, seconds = _train(network, task, settings, on_epoch)
-    network.load_state_dict(best.weights)
-    test = _evaluate(network, task)
-    result = Result(
-        dataset=task.dataset,
-        task=task.kind,
-        model=encoder,
-        preset=preset,
-        metric=task.metric,
-        test=test.metrics[task.metric],
-        validation=best.score[0],
-        metrics=test.metrics,
-        best_epoch=best.epoch,
-        epochs=len(reports),
-        seconds_per_epoch=seconds / len(reports),
-        peak_rss_bytes=_peak_rss_bytes(),
-        parameters=sum(p.numel() for p in network.parameters()),
-        split=task.split_name,
-        split_hash=task.split_hash,
-        seed=settings.seed,
-        selection=SELECTION,
-    )
-    if out is not None:
-        lines = "".join(f"{json.dumps(asdict(report))}\n" for report in reports)
-        write_atomically(out / "metrics.jsonl", lines.encode())
-        save_checkpoint(out / "checkpoint.safetensors", network)
-        write_json(out / "result.json", asdict(result))
-    return network, result
+        return network, _Run(plan, network, out, watch).finish()
 
 
-def _train(
-    network: Network,
-    task: Task,
-    settings: TrainSettings,
-    on_epoch: Callable[[EpochReport], None] | None,
-) -> tuple[_Best, list[EpochReport], float]:
-    optimiser = torch.optim.Adam(
-        network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-    )
-    best: _Best | None = None
-    reports = []
-    started = time.perf_counter()
-    for epoch in range(1, settings.epochs + 1):
-        report = _run_epoch(epoch, network, task, optimiser)
-        reports.append(report)
+class _Run:
+    """One process's share of a run."""
+
+    def __init__(self, plan: Experiment, network: Network, out: Path | None, watch: Watch) -> None:
+        self.plan, self.network, self.out, self.watch = plan, network, out, watch
+        settings = plan.settings
+        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        self.optimiser = kinds[settings.optimiser](
+            network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.progress = Progress()
+        self._saved_epoch, self._saved_at = 0, time.monotonic()
+        self._kept_epoch = 0  # of the checkpoint on disk
+        self._inputs: GraphInputs | None = None
+
+    def finish(self) -> Result:
+        """Train to the end, read the test part, write the result."""
+        self._resume()
+        with ExitStack() as stack:
+            stack.callback(self.network.register_forward_pre_hook(self._remember_inputs).remove)
+            metrics = stack.enter_context(self._metrics_file())
+            while not self._is_over():
+                report = self._epoch(self.progress.epoch + 1)
+                metrics(report)
+                self.watch.on_epoch(report)
+                if not self._is_over() and self.watch.should_stop():
+                    self._interrupt()
+                self._save(force=False)
+        return self._result()
+
+    def _resume(self) -> None:
+        if self.out is None:
+            return
+        self.progress, notes = load_state(self.out, self.network, self.optimiser)
+        for note in notes:
+            self.watch.on_note(note)
+        self._saved_epoch = self.progress.epoch
+        if self.progress.epoch:
+            self.watch.on_note(f"Going on after epoch {self.progress.epoch}.")
+        (self.out / "failure.json").unlink(missing_ok=True)
+
+    def _is_over(self) -> bool:
+        settings, progress = self.plan.settings, self.progress
+        if progress.epoch >= settings.epochs:
+            return True
+        if settings.patience is None or progress.best is None:
+            return False
+        return progress.epoch - progress.best.epoch >= settings.patience
+
+    def _epoch(self, epoch: int) -> EpochReport:
+        started = time.perf_counter()
+        settings, network, task = self.plan.settings, self.network, self.plan.task
+        rate = settings.learning_rate_at(epoch)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        network.train()
+        losses: list[float] = []
+        norms: list[float] = []
+        try:
+            for loss in task.losses(network, epoch):
+                losses.append(float(loss.detach()))
+                norms.append(self._step(loss))
+            scores = self._evaluate("validation") if settings.looks_at(epoch) else None
+            if scores is not None and not _finite(scores.loss):
+                raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
+        except GeometryError as error:
+            raise self._failure(error, epoch, len(losses)) from error
+        report = EpochReport(
+            epoch=epoch,
+            loss=sum(losses) / len(losses),
+            validation=None if scores is None else scores.metrics[task.metric],
+            validation_loss=None if scores is None else scores.loss,
+            learning_rate=rate,
+            gradient_norm=sum(norms) / len(norms),
+        )
+        self._take(report)
+        self.progress.seconds += time.perf_counter() - started
+        return report
+
+    def _step(self, loss: Tensor) -> float:
+        """Take one optimiser step and return the gradient's norm before clipping."""
+        if not bool(loss.isfinite()):
+            raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
+        self.optimiser.zero_grad()
+        loss.backward()
+        parameters = [p for p in self.network.parameters() if p.grad is not None]
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not bool(norm.isfinite()):
+            # The step is not taken: the parameters stay finite.
+            raise NonFiniteError(
+                f"Expected finite gradients (that of {bad_gradient(self.network)} is not)."
+            )
+        if self.plan.settings.clip is not None:
+            clip_grads_with_norm_(parameters, self.plan.settings.clip, norm)
+        self.optimiser.step()
+        return float(norm)
+
+    def _take(self, report: EpochReport) -> None:
+        """Add a report and remember the weights if validation prefers them."""
+        progress = self.progress
+        progress.reports.append(report)
+        if report.validation is None or report.validation_loss is None:
+            return
         score = (report.validation, -report.validation_loss)
-        if best is None or score > best.score:
-            best = _Best(score, epoch, copy.deepcopy(network.state_dict()))
-        if on_epoch is not None:
-            on_epoch(report)
-        if settings.patience is not None and epoch - best.epoch >= settings.patience:
-            break
-    assert best is not None  # epochs >= 1
-    return best, reports, time.perf_counter() - started
+        if progress.best is None or score > progress.best.score:
+            weights = copy.deepcopy(self.network.state_dict())
+            progress.best = Best(score, report.epoch, weights)
+
+    @torch.no_grad()
+    def _evaluate(self, part: str) -> Scores:
+        self.network.eval()
+        return self.plan.task.evaluate(self.network, part)  # type: ignore[arg-type]
+
+    def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        self._inputs = arguments[0]
+
+    def _failure(self, error: GeometryError, epoch: int, step: int) -> GeometryError:
+        """Write what happened, keep the best weights, and return the error to raise."""
+        found = diagnose(self.network, self._inputs, str(error))
+        kept = "No checkpoint was written yet."
+        self._keep_checkpoint()
+        if self.out is not None and self.progress.best is not None:
+            kept = f"The checkpoint of epoch {self.progress.best.epoch} is in '{self.out}'."
+        message = (
+            f"Epoch {epoch}, optimiser step {step}: {error} {found} {kept} Lower 'learning_rate', "
+            "set 'clip', or narrow the admissible box (model.log_scale_bounds, "
+            "model.offdiagonal_bound)."
+        )
+        if self.out is not None:
+            write_json(
+                self.out / "failure.json",
+                {"epoch": epoch, "optimiser_step": step, "error": str(error), **asdict(found)},
+            )
+        return type(error)(message)
+
+    def _save(self, *, force: bool) -> None:
+        if self.out is None or self._saved_epoch == self.progress.epoch:
+            return
+        due = time.monotonic() - self._saved_at >= self.watch.save_seconds
+        if not (due or force):
+            return
+        save_state(self.out, self.progress, self.network, self.optimiser)
+        self._keep_checkpoint()
+        self._saved_epoch, self._saved_at = self.progress.epoch, time.monotonic()
+
+    def _keep_checkpoint(self) -> None:
+        """Write the weights validation prefers, described so that the file alone can be opened."""
+        best = self.progress.best
+        if self.out is None or best is None or best.epoch == self._kept_epoch:
+            return
+        config = self.plan.config(self.network.spec)
+        about = {**config, "epoch": best.epoch, "validation": best.score[0]}
+        write_tensors(self.out / CHECKPOINT, best.weights, about)
+        self._kept_epoch = best.epoch
+
+    def _interrupt(self) -> None:
+        self._save(force=True)
+        raise StoppedError(
+            f"Stopped after epoch {self.progress.epoch}"
+            + ("." if self.out is None else f"; the state is saved in '{self.out}'.")
+        )
+
+    @contextmanager
+    def _metrics_file(self) -> Iterator[Callable[[EpochReport], None]]:
+        """Yield what appends a line to ``metrics.jsonl``, begun anew from the state's reports."""
+        if self.out is None:
+            yield lambda report: None
+            return
+        path = self.out / "metrics.jsonl"
+        write_atomically(path, "".join(r.line() for r in self.progress.reports).encode())
+        with path.open("a") as file:
+
+            def append(report: EpochReport) -> None:
+                file.write(report.line())
+                file.flush()
+
+            yield append
+            os.fsync(file.fileno())
+
+    def _result(self) -> Result:
+        plan, task, progress, network = self.plan, self.plan.task, self.progress, self.network
+        assert progress.best is not None  # the last epoch looks at validation
+        network.load_state_dict(progress.best.weights)
+        test = self._evaluate("test") if plan.read_test else Scores({}, 0.0)
+        result = Result(
+            dataset=task.dataset,
+            task=task.kind,
+            model=plan.encoder,
+            preset=plan.preset,
+            metric=task.metric,
+            test=test.metrics[task.metric] if plan.read_test else None,
+            validation=progress.best.score[0],
+            metrics=test.metrics,
+            best_epoch=progress.best.epoch,
+            epochs=progress.epoch,
+            seconds_per_epoch=progress.seconds / progress.epoch,
+            peak_rss_bytes=_peak_rss_bytes(),
+            parameters=sum(p.numel() for p in network.parameters()),
+            split=task.split_name,
+            split_hash=task.split_hash,
+            seed=plan.settings.seed,
+            selection=SELECTION,
+        )
+        if self.out is not None:
+            self._keep_checkpoint()
+            write_json(self.out / "result.json", asdict(result))
+            discard_states(self.out)
+        return result
 
 
-def _run_epoch(
-    epoch: int, network: Network, task: Task, optimiser: torch.optim.Optimizer
-) -> EpochReport:
-    network.train()
-    losses = []
+@contextmanager
+def _sums_in_fixed_order(wanted: bool) -> Iterator[None]:
+    """Let torch use only operators whose sums run in the same order every time."""
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled()
+    filling = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(wanted or before)
+    # Filling fresh memory would show reads of it; nothing here does, and it costs a pass.
+    memory.fill_uninitialized_memory = False
     try:
-        for loss in task.losses(network, epoch):
-            losses.append(float(loss.detach()))
-            if not bool(loss.isfinite()):
-                raise NonFiniteError(
-                    f"Expected a finite training loss (got {losses[-1]}). Lower 'learning_rate' "
-                    "or narrow the admissible box."
-                )
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        network.eval()
-        with torch.no_grad():
-            scores = task.evaluate(network, "validation")
-    except GeometryError as error:
-        raise type(error)(f"Epoch {epoch}, step {len(losses)}: {error}") from error
-    return EpochReport(epoch, sum(losses) / len(losses), scores.metrics[task.metric], scores.loss)
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        memory.fill_uninitialized_memory = filling
 
 
-@torch.no_grad()
-def _evaluate(network: Network, task: Task) -> Scores:
-    network.eval()
-    return task.evaluate(network, "test")
-
-
-def _config(
-    task: Task,
-    settings: TrainSettings,
-    spec: NetworkSpec,
-    preset: str,
-    record: Mapping[str, Any],
-) -> dict[str, Any]:
-    return {
-        "dataset": task.dataset,
-        "split": task.split_name,
-        "split_hash": task.split_hash,
-        "preset": preset,
-        "network": spec.as_json(),
-        "training": asdict(settings),
-        "signature": task.signature.describe(),
-        "selection": SELECTION,
-        **task.record(),
-        "versions": {
-            "geof": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "torch_geometric": torch_geometric.__version__,
-        },
-        **record,
-    }
+def _finite(value: float) -> bool:
+    return value - value == 0.0
 
 
 def _peak_rss_bytes() -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
-from torch_geometric.nn.models import GCN
 
+from geof.baselines import ClassicGCN, PlainGCN
 from geof.errors import ConfigError, nearest
 from geof.model import GeoF, GraphReadout, LinkReadout, NodeReadout
 from geof.model.graph_inputs import GraphInputs
@@ -28,6 +28,7 @@ class NetworkSpec:
         in_channels: Width of the features.
         signature_channels: Width of the signatures.
         num_classes: Number of classes; not read for links.
+        readout: The readout's own arguments.
     """
 
     encoder: str
@@ -36,42 +37,22 @@ class NetworkSpec:
     in_channels: int
     signature_channels: int
     num_classes: int
+    readout: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the specification as plain JSON values."""
-        return {**asdict(self), "options": dict(self.options)}
-
-
-def geof_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option of :class:`~geof.model.GeoF`, given or by default.
-
-    Raises:
-        ConfigError: For an option it does not have, naming the nearest.
-    """
-    own = {
-        name: parameter.default
-        for name, parameter in inspect.signature(GeoF).parameters.items()
-        if name not in ("in_channels", "signature_channels")
-    }
-    for name in options:
-        if name not in own:
-            raise ConfigError(f"Unknown option 'model.{name}' of GeoF. " + nearest(name, own))
-    chosen = {**own, **options}
-    if isinstance(chosen["log_scale_bounds"], list):  # as JSON writes a pair
-        chosen["log_scale_bounds"] = tuple(chosen["log_scale_bounds"])
-    return chosen
+        return {**asdict(self), "options": dict(self.options), "readout": dict(self.readout)}
 
 
 class GeoFEncoder(nn.Module):
     """GeoF behind the common contract: :class:`GraphInputs` to ``(n, out_channels)``."""
 
-    def __init__(self, spec: NetworkSpec) -> None:
+    def __init__(self, in_channels: int, signature_channels: int, **options: Any) -> None:
         super().__init__()
-        self.options = geof_options(spec.options)
-        self.geof = GeoF(
-            spec.in_channels, signature_channels=spec.signature_channels, **self.options
-        )
-        self.out_channels = self.geof.hidden_channels
+        if isinstance(options.get("log_scale_bounds"), list):  # as JSON and YAML write a pair
+            options["log_scale_bounds"] = tuple(options["log_scale_bounds"])
+        self.geof = GeoF(in_channels, signature_channels=signature_channels, **options)
+        self.out_channels = self.geof.out_channels
 
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the environment states."""
@@ -79,27 +60,69 @@ class GeoFEncoder(nn.Module):
         return states
 
 
-class GcnEncoder(nn.Module):
-    """PyG's GCN as usually written, width 64 and dropout 0.5 unless told otherwise."""
+@dataclass(frozen=True)
+class Encoder:
+    """How to build an encoder.
 
-    def __init__(self, spec: NetworkSpec) -> None:
-        super().__init__()
-        self.options = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5, **spec.options}
-        try:
-            self.gcn = GCN(spec.in_channels, **self.options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"Expected options of PyG's GCN ({error}).") from error
-        self.out_channels = int(self.options["hidden_channels"])
+    Attributes:
+        build: Takes ``in_channels``, ``signature_channels`` and options, returns a module from
+            :class:`GraphInputs` to ``(n, out_channels)``.
+        documented: What has the options as keyword arguments with defaults.
+    """
 
-    def forward(self, inputs: GraphInputs) -> Tensor:
-        """Return the last layer's states."""
-        dense = inputs.x if not inputs.x.is_sparse_csr else inputs.x.to_dense()
-        states: Tensor = self.gcn(dense, inputs.edge_index)
-        return states
+    build: Callable[..., nn.Module]
+    documented: Callable[..., object]
 
 
-ENCODERS: dict[str, type[GeoFEncoder | GcnEncoder]] = {"geof": GeoFEncoder, "gcn": GcnEncoder}
+ENCODERS: dict[str, Encoder] = {
+    "geof": Encoder(GeoFEncoder, GeoF),
+    "gcn": Encoder(PlainGCN, PlainGCN),
+    "gcn-classic": Encoder(ClassicGCN, ClassicGCN),
+}
 """Encoders by name."""
+
+READOUTS: dict[TaskKind, Callable[..., nn.Module]] = {
+    "node": NodeReadout,
+    "link": LinkReadout,
+    "graph": GraphReadout,
+}
+"""Readouts by task."""
+
+
+def encoder_options(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of an encoder, given or by default.
+
+    Raises:
+        ConfigError: For an encoder or an option that does not exist, naming the nearest.
+    """
+    if encoder not in ENCODERS:
+        raise ConfigError(
+            f"Expected 'model' to name an encoder (got {encoder!r}). " + nearest(encoder, ENCODERS)
+        )
+    return _with_defaults("model", ENCODERS[encoder].documented, options)
+
+
+def readout_options(task: TaskKind, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a task's readout, given or by default.
+
+    Raises:
+        ConfigError: For an option it does not have, naming the nearest.
+    """
+    return _with_defaults("readout", READOUTS[task], options)
+
+
+def _with_defaults(
+    section: str, documented: Callable[..., object], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    own = {
+        name: parameter.default
+        for name, parameter in inspect.signature(documented).parameters.items()
+        if name not in ("in_channels", "signature_channels", "num_classes")
+    }
+    for name in options:
+        if name not in own:
+            raise ConfigError(f"Unknown option '{section}.{name}'. " + nearest(name, own))
+    return {**own, **options}
 
 
 class Network(nn.Module):
@@ -114,21 +137,14 @@ class Network(nn.Module):
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
-        if spec.encoder not in ENCODERS:
-            raise ConfigError(
-                f"Expected 'model' to name an encoder (got {spec.encoder!r}). "
-                + nearest(spec.encoder, ENCODERS)
-            )
-        self.encoder = ENCODERS[spec.encoder](spec)
-        self.spec = replace(spec, options=self.encoder.options)  # defaults written out
+        options = encoder_options(spec.encoder, spec.options)
+        readout = readout_options(spec.task, spec.readout)
+        build = ENCODERS[spec.encoder].build
+        self.encoder = build(spec.in_channels, spec.signature_channels, **options)
+        self.spec = replace(spec, options=options, readout=readout)  # defaults written out
         width = self.encoder.out_channels
-        self.readout: nn.Module
-        if spec.task == "node":
-            self.readout = NodeReadout(width, spec.num_classes)
-        elif spec.task == "graph":
-            self.readout = GraphReadout(width, spec.num_classes)
-        else:
-            self.readout = LinkReadout(width)
+        sizes = (width,) if spec.task == "link" else (width, spec.num_classes)
+        self.readout = READOUTS[spec.task](*sizes, **readout)
         self.task = spec.task
 
     def forward(self, inputs: GraphInputs, pairs: Tensor | None = None) -> Tensor:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch
 
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, DataError, ShapeError
@@ -18,8 +17,8 @@ from geof.model.graph_inputs import GraphInputs
 from geof.model.inference import evolve_in_pieces
 from geof.signature import SignatureSettings, kept_signature
 from geof.training.checkpoint import load_checkpoint
+from geof.training.graph_batches import PackedGraphs
 from geof.training.networks import GeoFEncoder, Network, NetworkSpec
-from geof.training.tasks import batch_inputs, sign_graphs
 
 
 @dataclass(frozen=True)
@@ -137,10 +136,11 @@ def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictio
     if not data.graphs:
         return Predictions(named, run.class_names, torch.empty(0, len(run.class_names)))
     _require_width(run, data.graphs[0].x)
-    _, graphs = sign_graphs(data.graphs, run.signature)
+    packed = PackedGraphs.pack(data.graphs)
+    signature = packed.sign(run.signature).values
     logits = [
-        run.network(batch_inputs(Batch.from_data_list(graphs[start : start + batch_size])))
-        for start in range(0, len(graphs), batch_size)
+        run.network(packed.batch(chosen, signature))
+        for chosen in torch.arange(len(packed)).split(batch_size)
     ]
     return Predictions(named, run.class_names, torch.cat(logits).softmax(-1))
 

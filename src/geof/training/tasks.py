@@ -7,24 +7,24 @@ graphs); it knows nothing of the model beyond :class:`~geof.training.networks.Ne
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
 
-from geof.config import require_positive
+from geof.data.batching import NeighbourBatch, NeighbourSampler
 from geof.data.draws import raw_permutation, raw_stream
 from geof.data.link_splits import LinkSplit, check_no_leak
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.split_files import DatasetIdentity
 from geof.data.splits import IndexSplit
-from geof.errors import DataError
+from geof.errors import ConfigError, DataError
 from geof.model.graph_inputs import GraphInputs
 from geof.signature import SignatureSettings, StructuralSignature, kept_signature
+from geof.training.graph_batches import PackedGraphs, select_rows
 from geof.training.networks import Network, TaskKind
 from geof.training.objectives import (
     accuracy,
@@ -34,6 +34,7 @@ from geof.training.objectives import (
     node_loss,
     roc_auc,
 )
+from geof.training.settings import BatchSettings
 
 Part: TypeAlias = Literal["validation", "test"]
 
@@ -96,12 +97,14 @@ class Task(ABC):
 
 
 class NodeTask(Task):
-    """Node classification on one graph, full batch.
+    """Node classification on one graph, full batch or on sampled neighbourhoods.
 
     Args:
         data: The graph.
         split: Which nodes train, validate and test; all labelled.
         signature: How to compute the structural signatures.
+        batches: What a step sees.
+        seed: Seed of the samples.
     """
 
     data: NodeGraph
@@ -110,7 +113,13 @@ class NodeTask(Task):
     metric = "accuracy"
 
     def __init__(
-        self, data: NodeGraph, split: IndexSplit, *, signature: SignatureSettings | None = None
+        self,
+        data: NodeGraph,
+        split: IndexSplit,
+        *,
+        signature: SignatureSettings | None = None,
+        batches: BatchSettings | None = None,
+        seed: int = 0,
     ) -> None:
         self.data = data
         self.split = split
@@ -125,10 +134,22 @@ class NodeTask(Task):
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(graph.x.size(1)), data.num_classes
+        self.sampling = _Sampling.wanted(self.inputs, batches, seed, nodes=split.train)
+
+    def record(self) -> dict[str, Any]:
+        """Return how neighbourhoods are sampled."""
+        return {} if self.sampling is None else self.sampling.record()
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
-        """Yield the one loss of a full-batch epoch, Eq. (13)."""
-        yield node_loss(network(self.inputs), self.data.graph.y, self.split.train)
+        """Yield the one loss of a full-batch epoch, Eq. (13), or one per sampled batch."""
+        labels = self.data.graph.y
+        if self.sampling is None:
+            yield node_loss(network(self.inputs), labels, self.split.train)
+            return
+        for batch in self.sampling.sampler.batches(epoch):
+            inputs = self.sampling.inputs(batch)
+            seeds = torch.arange(batch.batch_size)
+            yield node_loss(network(inputs), labels[batch.n_id], seeds)
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return accuracy and loss on the part's nodes."""
@@ -147,6 +168,8 @@ class LinkTask(Task):
         data: The graph.
         split: Which pairs train, validate and test.
         signature: How to compute the structural signatures.
+        batches: What a step sees.
+        seed: Seed of the samples.
     """
 
     data: NodeGraph
@@ -156,7 +179,13 @@ class LinkTask(Task):
     num_classes = 2
 
     def __init__(
-        self, data: NodeGraph, split: LinkSplit, *, signature: SignatureSettings | None = None
+        self,
+        data: NodeGraph,
+        split: LinkSplit,
+        *,
+        signature: SignatureSettings | None = None,
+        batches: BatchSettings | None = None,
+        seed: int = 0,
     ) -> None:
         self.data = data
         self.split = split
@@ -167,10 +196,28 @@ class LinkTask(Task):
         self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels = int(graph.x.size(1))
+        self.seed = seed
+        self.sampling = _Sampling.wanted(self.inputs, batches, seed)
+
+    def record(self) -> dict[str, Any]:
+        """Return that the leak check ran, and how neighbourhoods are sampled."""
+        sampling = {} if self.sampling is None else self.sampling.record()
+        return {"leak_checked": self.leak_checked, **sampling}
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
-        """Yield the one loss of an epoch, with negatives of its own, Eq. (15)."""
-        yield self._loss(network, self.split.train, self.split.training_negatives(epoch))[0]
+        """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
+        positive, negative = self.split.train, self.split.training_negatives(epoch)
+        if self.sampling is None:
+            yield self._loss(network, positive, negative)[0]
+            return
+        order = raw_permutation(raw_stream(self.seed, epoch), positive.size(1))
+        size = self.sampling.sampler.batch_size
+        for number, chosen in enumerate(torch.from_numpy(order).split(size)):
+            pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
+            nodes, local = pairs.unique(return_inverse=True)
+            batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
+            logits = network(self.sampling.inputs(batch), local)
+            yield link_loss(logits[: len(chosen)], logits[len(chosen) :])
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
@@ -196,7 +243,7 @@ class GraphTask(Task):
         data: The graphs.
         split: Which graphs train, validate and test.
         metric: ``"accuracy"``, or ``"roc_auc"`` for two classes.
-        batch_size: Graphs per optimiser step.
+        batches: What a step sees.
         seed: Seed of the order in which graphs are seen; each epoch has its own order.
         signature: How to compute the structural signatures.
     """
@@ -211,21 +258,28 @@ class GraphTask(Task):
         split: IndexSplit,
         *,
         metric: Literal["accuracy", "roc_auc"] = "accuracy",
-        batch_size: int = 64,
+        batches: BatchSettings | None = None,
         seed: int = 0,
         signature: SignatureSettings | None = None,
     ) -> None:
-        require_positive("batch_size", batch_size)
+        batches = batches or BatchSettings()
+        if batches.fanouts is not None:
+            raise ConfigError(
+                "Expected no 'fanouts' for graph classification, whose batches are whole graphs "
+                f"(got {list(batches.fanouts)})."
+            )
         if metric == "roc_auc" and data.num_classes != 2:
             raise DataError(
                 f"Expected two classes for metric 'roc_auc' (got {data.num_classes}). Use "
                 "'accuracy'."
             )
         self.data, self.split, self.metric = data, split, metric
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size, self.seed = batches.batch_size or GRAPHS_PER_STEP, seed
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(data.graphs[0].x.size(1)), data.num_classes
-        self.signature, self._graphs = sign_graphs(data.graphs, signature)
+        self._graphs = PackedGraphs.pack(data.graphs)
+        self.signature = self._graphs.sign(signature)
+        self._labels = torch.cat([graph.y.view(-1)[:1] for graph in data.graphs])
 
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order."""
@@ -234,49 +288,76 @@ class GraphTask(Task):
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
         order = raw_permutation(raw_stream(self.seed, epoch), len(self.split.train))
-        for inputs, labels in self._batches(self.split.train[torch.from_numpy(order)]):
-            yield graph_loss(network(inputs), labels)
+        pieces = list(self.split.train[torch.from_numpy(order)].split(self.batch_size))
+        if len(pieces) > 1 and len(pieces[-1]) == 1:  # one graph alone has no batch statistics
+            pieces[-2:] = [torch.cat(pieces[-2:])]
+        for piece in pieces:
+            yield graph_loss(network(self._inputs(piece)), self._labels[piece])
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return accuracy (and ROC-AUC for two classes) and loss on the part's graphs."""
         chosen = self.split.validation if part == "validation" else self.split.test
-        pairs = [(network(inputs), labels) for inputs, labels in self._batches(chosen)]
-        logits, labels = (torch.cat(values) for values in zip(*pairs, strict=True))
+        pieces = chosen.split(self.batch_size)
+        logits = torch.cat([network(self._inputs(piece)) for piece in pieces])
+        labels = self._labels[chosen]
         metrics = {"accuracy": accuracy(logits, labels)}
         if self.num_classes == 2:
             metrics["roc_auc"] = roc_auc(logits[:, 1] - logits[:, 0], labels)
         return Scores(metrics, graph_loss(logits, labels).item())
 
-    def _batches(self, chosen: Tensor) -> Iterator[tuple[GraphInputs, Tensor]]:
-        for piece in chosen.split(self.batch_size):
-            batch = Batch.from_data_list([self._graphs[int(i)] for i in piece])
-            yield batch_inputs(batch), batch.y
+    def _inputs(self, chosen: Tensor) -> GraphInputs:
+        return self._graphs.batch(chosen, self.signature.values)
 
 
-def sign_graphs(
-    graphs: Sequence[Data], settings: SignatureSettings | None = None
-) -> tuple[StructuralSignature, list[Data]]:
-    """Return the signatures of all graphs, one after another, and each graph with its own."""
-    graphs = list(graphs)  # a packed set makes each graph anew whenever it is asked for
-    sizes = torch.tensor([graph.num_nodes for graph in graphs])
-    offsets = sizes.cumsum(0) - sizes
-    edges = [graph.edge_index + o for graph, o in zip(graphs, offsets, strict=True)]
-    signature = kept_signature(
-        torch.cat(edges, dim=1),
-        int(sizes.sum()),
-        settings,
-        batch=torch.repeat_interleave(torch.arange(len(sizes)), sizes),
-    )
-    own = signature.values.split(sizes.tolist())
-    signed = [
-        Data(x=graph.x, edge_index=graph.edge_index, y=graph.y, signature=values)
-        for graph, values in zip(graphs, own, strict=True)
-    ]
-    return signature, signed
+GRAPHS_PER_STEP = 64
+"""Graphs per optimiser step unless told otherwise."""
 
 
-def batch_inputs(batch: Batch) -> GraphInputs:
-    """Return a PyG batch with signatures as the encoders want it."""
-    return GraphInputs.build(
-        batch.x, batch.edge_index, batch.signature, batch.batch, batch.num_graphs
-    )
+@dataclass(frozen=True)
+class _Sampling:
+    """Batches of sampled neighbourhoods from one graph."""
+
+    whole: GraphInputs
+    sampler: NeighbourSampler
+
+    @classmethod
+    def wanted(
+        cls,
+        whole: GraphInputs,
+        batches: BatchSettings | None,
+        seed: int,
+        nodes: Tensor | None = None,
+    ) -> _Sampling | None:
+        """Return the sampling that settings ask for, ``None`` for the whole graph at once."""
+        if batches is None or batches.batch_size is None:
+            return None
+        if batches.fanouts is None:
+            raise ConfigError(
+                "Expected 'fanouts' beside 'batch_size' for a single graph, such as "
+                "fanouts=[10,10], or neither (got none)."
+            )
+        sampler = NeighbourSampler(
+            whole.edge_index,
+            whole.x.size(0),
+            batches.fanouts,
+            batch_size=batches.batch_size,
+            seed=seed,
+            nodes=nodes,
+        )
+        return cls(whole, sampler)
+
+    def record(self) -> dict[str, Any]:
+        """Return what a run must remember."""
+        sampler = self.sampler
+        return {
+            "batch_size": sampler.batch_size,
+            "fanouts": list(sampler.fanouts),
+            "order_seed": sampler.seed,
+        }
+
+    def inputs(self, batch: NeighbourBatch) -> GraphInputs:
+        """Return a sampled batch as the encoders want it."""
+        whole = self.whole
+        return GraphInputs.build(
+            select_rows(whole.x, batch.n_id), batch.edge_index, whole.signature[batch.n_id]
+        )

@@ -1,0 +1,152 @@
+"""From the command line to a run: flags over a settings file over a preset."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geof.cli.arguments import SOURCE_FLAGS, read_training_data
+from geof.data.columns import ColumnEncoder
+from geof.data.records import GraphSet, NodeGraph
+from geof.errors import ConfigError, nearest
+from geof.settings import (
+    DEFAULT_PRESET,
+    dump_settings,
+    load_preset,
+    merge,
+    parse_words,
+    read_settings,
+)
+from geof.training import Experiment, Plan, Task
+
+RUN_KEYS = ("task", "encoder", "preset", "split", "folds")
+"""What a settings file may say about the run itself, beside ``data`` and the settings."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, read and checked.
+
+    Attributes:
+        data: What to learn from.
+        columns: The schema of a table's columns.
+        plan: How.
+        task: The task on its split.
+        source: The flags that name the data, as a settings file writes them.
+        notes: What a reader of the result must know.
+    """
+
+    data: NodeGraph | GraphSet
+    columns: ColumnEncoder | None
+    plan: Plan
+    task: Task
+    source: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+    def settings_yaml(self) -> str:
+        """Return the whole request as a settings file."""
+        run = {"data": dict(self.source), **{key: getattr(self.plan, key) for key in RUN_KEYS}}
+        return dump_settings({**run, **self.plan.tree()})
+
+    def experiment(self, **more: Any) -> Experiment:
+        """Return the run with its record and files; ``more`` are fields of ``Experiment``."""
+        files = {"settings.yaml": self.settings_yaml().encode()}
+        if self.columns is not None:
+            files["columns.json"] = self.columns.to_json().encode()
+        record = {
+            "data": {"content_hash": self.data.content_hash, "notes": list(self.notes)},
+            "class_names": list(self.data.class_names),
+            "columns": {name: self.source.get(name) for name in ("id", "smiles")},
+        }
+        return self.plan.experiment(self.task, record=record, files=files, **more)
+
+
+def prepare(options: argparse.Namespace) -> Request:
+    """Read settings and data and build the task.
+
+    Raises:
+        GeofError: Whatever is wrong with them, before anything is written.
+    """
+    tree = read_settings(options.config) if options.config is not None else {}
+    _apply_run_keys(options, tree)
+    words = parse_words(options.settings)
+    encoder = options.model or "geof"
+    preset = options.preset or DEFAULT_PRESET.get(encoder, "none")
+    default = options.task or ("graph" if options.molecules else "node")
+    # Mistakes in the settings are told before the data are read, which may take a while.
+    _plan(options, tree, words, encoder, preset, default, None, check_readout=False)
+    data, columns = read_training_data(options)
+    task_kind = options.task or ("graph" if isinstance(data, GraphSet) else "node")
+    dataset = data.name if options.dataset is not None else None
+    plan = _plan(options, tree, words, encoder, preset, task_kind, dataset)
+    return Request(
+        data=data,
+        columns=columns,
+        plan=plan,
+        task=plan.build_task(data, options.data_root),
+        source=_source(options),
+        notes=(*data.notes, *_unused(data)),
+    )
+
+
+def _plan(
+    options: argparse.Namespace,
+    tree: Mapping[str, Any],
+    words: Mapping[str, Any],
+    encoder: str,
+    preset: str,
+    task: Any,
+    dataset: str | None,
+    *,
+    check_readout: bool = True,
+) -> Plan:
+    settings = merge(load_preset(encoder, preset, task, dataset), tree, words)
+    if not check_readout:  # the task is not known yet, and with it the readout
+        settings.pop("readout", None)
+    return Plan.from_tree(
+        settings,
+        task=task,
+        encoder=encoder,
+        preset=preset,
+        split=str(options.split if options.split is not None else 0),
+        folds=options.folds or 10,
+    )
+
+
+def _apply_run_keys(options: argparse.Namespace, tree: dict[str, Any]) -> None:
+    """Move what a settings file says about data and run into flags that were not given."""
+    flags = {"encoder": "model", **{key: key for key in RUN_KEYS if key != "encoder"}}
+    for key, flag in flags.items():
+        value = tree.pop(key, None)
+        if value is not None and getattr(options, flag) is None:
+            setattr(options, flag, value)
+    data = tree.pop("data", None) or {}
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"Expected 'data' to be a section of settings (got {data!r}).")
+    given = any(getattr(options, name) for name in ("dataset", "nodes", "molecules", "npz"))
+    for key, value in data.items():
+        if key not in SOURCE_FLAGS:
+            raise ConfigError(f"Unknown setting 'data.{key}'. " + nearest(key, SOURCE_FLAGS))
+        is_path = SOURCE_FLAGS[key] is Path and value is not None
+        if not given and not getattr(options, key, None):
+            setattr(options, key, Path(value) if is_path else value)
+
+
+def _source(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags that name the data; paths made absolute, to be found again."""
+    found: dict[str, Any] = {}
+    for name in SOURCE_FLAGS:
+        value = getattr(options, name, None)
+        if value:
+            found[name] = str(value.resolve()) if isinstance(value, Path) else value
+    return found
+
+
+def _unused(data: NodeGraph | GraphSet) -> list[str]:
+    """Say what the data have and no encoder reads."""
+    if isinstance(data, GraphSet) and data.graphs and data.graphs[0].edge_attr is not None:
+        return ["Edge features (bonds) are there and not used: the paper's model has none."]
+    return []

@@ -1,0 +1,60 @@
+"""Presets: settings that ship as files, ``presets/ENCODER/PRESET/TASK.yaml``.
+
+A file has a section ``all`` and one per dataset, laid over it. Every value stands with its reason.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from geof.errors import ConfigError, nearest
+from geof.settings.files import Tree, merge, read_settings
+
+DEFAULT_PRESET = {"geof": "tuned", "gcn": "plain", "gcn-classic": "tuned"}
+"""The preset of an encoder when none is named."""
+
+NONE = "none"
+"""The preset that sets nothing: every setting has the default of its code."""
+
+
+def preset_folder() -> Path:
+    """Return where the presets are."""
+    with resources.as_file(resources.files("geof.settings") / "presets") as folder:
+        return folder
+
+
+def preset_names(encoder: str) -> list[str]:
+    """Return the presets of an encoder, ``"none"`` last."""
+    folder = preset_folder() / encoder
+    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return [*sorted(names), NONE]
+
+
+def load_preset(encoder: str, preset: str, task: str, dataset: str | None = None) -> Tree:
+    """Return the settings of a preset for a task and a dataset.
+
+    Args:
+        encoder: Whose preset.
+        preset: Its name.
+        task: ``"node"``, ``"link"`` or ``"graph"``.
+        dataset: A benchmark; ``None``, or one the file has no section of, gets what all share.
+
+    Raises:
+        ConfigError: If there is no such preset, naming the nearest.
+    """
+    if preset == NONE:
+        return {}
+    names = preset_names(encoder)
+    if preset not in names:
+        raise ConfigError(
+            f"Expected a preset of '{encoder}' (got {preset!r}). " + nearest(preset, names)
+        )
+    sections = read_settings(preset_folder() / encoder / preset / f"{task}.yaml")
+    return merge(sections.get("all") or {}, sections.get(dataset or "") or {})
+
+
+def preset_datasets(encoder: str, preset: str, task: str) -> list[str]:
+    """Return the datasets a preset has settings of their own for."""
+    sections = read_settings(preset_folder() / encoder / preset / f"{task}.yaml")
+    return [name for name in sections if name != "all"]

@@ -1,0 +1,127 @@
+"""How a run is trained: typed, checked, with the same names in Python, YAML and on the shell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+from geof.config import require_number, require_option, require_positive
+from geof.errors import ConfigError, nearest
+
+Optimiser: TypeAlias = Literal["adam", "adamw"]
+Schedule: TypeAlias = Literal["constant", "cosine"]
+
+SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to optimise.
+
+    Attributes:
+        epochs: Most passes over the training part.
+        patience: Stop after this many epochs without a better one on validation; ``None`` for
+            never.
+        learning_rate: The highest the schedule reaches.
+        weight_decay: Of the optimiser: an L2 penalty for Adam, decoupled for AdamW.
+        optimiser: ``"adam"`` or ``"adamw"``.
+        schedule: ``"constant"``, or ``"cosine"`` from the learning rate down to zero over the
+            epochs.
+        warmup: Epochs over which the learning rate rises linearly at the start.
+        clip: Largest norm of all gradients together; ``None`` for no limit.
+        evaluate_every: Epochs from one look at validation to the next; the last epoch always
+            looks.
+        deterministic: Sum gradients in a fixed order, so that the same command on the same machine
+            gives the same bits.
+        seed: Seed of initialisation and dropout.
+    """
+
+    epochs: int = 200
+    patience: int | None = None
+    learning_rate: float = 1e-2
+    weight_decay: float = 5e-4
+    optimiser: Optimiser = "adam"
+    schedule: Schedule = "constant"
+    warmup: int = 0
+    clip: float | None = None
+    evaluate_every: int = 1
+    deterministic: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_positive("epochs", self.epochs)
+        if self.patience is not None:
+            require_positive("patience", self.patience)
+        require_number("learning_rate", self.learning_rate, above=0)
+        require_number("weight_decay", self.weight_decay, least=0)
+        require_option("optimiser", self.optimiser, get_args(Optimiser))
+        require_option("schedule", self.schedule, get_args(Schedule))
+        require_positive("warmup", self.warmup, least=0)
+        if self.clip is not None:
+            require_number("clip", self.clip, above=0)
+        require_positive("evaluate_every", self.evaluate_every)
+        if not isinstance(self.deterministic, bool):
+            raise ConfigError(
+                f"Expected 'deterministic' to be True or False (got {self.deterministic!r})."
+            )
+        require_positive("seed", self.seed, least=0)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> TrainSettings:
+        """Build from keywords, refusing an unknown one.
+
+        Raises:
+            ConfigError: Naming the nearest valid keyword.
+        """
+        valid = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in valid:
+                raise ConfigError(f"Unknown setting {name!r}. " + nearest(name, valid))
+        return cls(**options)
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, from 1: a function of its number alone.
+
+        >>> [round(TrainSettings(epochs=4, schedule="cosine").learning_rate_at(e), 4)
+        ...  for e in (1, 2, 3, 4)]
+        [0.01, 0.0085, 0.005, 0.0015]
+        """
+        rate = self.learning_rate
+        if self.warmup:
+            rate *= min(1.0, epoch / self.warmup)
+        if self.schedule == "cosine":
+            rate *= 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / self.epochs))
+        return rate
+
+    def looks_at(self, epoch: int) -> bool:
+        """Return whether validation is looked at after an epoch."""
+        return epoch % self.evaluate_every == 0 or epoch == self.epochs
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What one optimiser step sees.
+
+    Attributes:
+        batch_size: Graphs, or, with ``fanouts``, nodes or training pairs per step; ``None`` for
+            64 graphs, and for the whole graph where there is only one.
+        fanouts: Neighbours to draw per node, one number per hop; ``None`` for whole
+            neighbourhoods. Evaluation always uses the whole graph.
+    """
+
+    batch_size: int | None = None
+    fanouts: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            require_positive("batch_size", self.batch_size)
+        if self.fanouts is not None:
+            if not isinstance(self.fanouts, list | tuple):
+                raise ConfigError(
+                    f"Expected 'fanouts' to be a list such as [10, 10] (got {self.fanouts!r})."
+                )
+            object.__setattr__(self, "fanouts", tuple(self.fanouts))
+            if self.batch_size is None:
+                raise ConfigError("Expected 'batch_size' beside 'fanouts' (got none).")
