@@ -1,0 +1,128 @@
+"""Cells of a table of results: one run each, found again by what it is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geof.data.catalogue import CATALOGUE
+from geof.errors import ConfigError, nearest
+from geof.settings import load_preset, merge, parse_words
+from geof.training import Plan
+from geof.training.networks import TaskKind
+
+SETTINGS: tuple[tuple[TaskKind, str], ...] = (
+    *(("node", name) for name, b in CATALOGUE.items() if "node classification" in b.tasks),
+    *(("link", name) for name, b in CATALOGUE.items() if "link prediction" in b.tasks),
+    *(("graph", name) for name, b in CATALOGUE.items() if "graph classification" in b.tasks),
+)
+"""The paper's eighteen settings: task and dataset."""
+
+METHODS: tuple[tuple[str, str], ...] = (
+    ("geof", "paper"),
+    ("geof", "tuned"),
+    ("gcn", "plain"),
+    ("gcn-classic", "tuned"),
+)
+"""Encoder and preset of GeoF's two presets and its two controls."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a method on a setting.
+
+    Attributes:
+        task: Node, link or graph.
+        dataset: A benchmark.
+        encoder: Which encoder.
+        preset: Which preset of it.
+        changes: ``KEY=VALUE`` words over the preset, for an ablation; none for a plain result.
+    """
+
+    task: TaskKind
+    dataset: str
+    encoder: str
+    preset: str
+    changes: tuple[str, ...] = ()
+
+    def plan(self, split: str) -> Plan:
+        """Return the plan of this row on a split."""
+        preset = load_preset(self.encoder, self.preset, self.task, self.dataset)
+        return Plan.from_tree(
+            merge(preset, parse_words(self.changes)),
+            task=self.task,
+            encoder=self.encoder,
+            preset=self.preset,
+            split=split,
+        )
+
+    @property
+    def name(self) -> str:
+        """A short name that is good for a file."""
+        changes = "".join(f"+{_slug(word)}" for word in self.changes)
+        return f"{self.task}-{self.dataset}-{self.encoder}-{self.preset}{changes}"
+
+    def command(self, splits: str) -> str:
+        """Return the command that makes this row."""
+        words = "".join(f" {word}" for word in self.changes)
+        return (
+            f"geof results run --tasks {self.task} --datasets {self.dataset} --methods "
+            f"{self.encoder}:{self.preset} --splits {splits}{words}"
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row on one split."""
+
+    row: Row
+    split: str
+
+    def folder(self, work: Path) -> Path:
+        """Return the run folder: another one as soon as a setting differs."""
+        plan = self.row.plan(self.split)
+        content = json.dumps([self.row.dataset, self.row.encoder, plan.tree()], sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        return work / self.row.name / f"split-{self.split}-{digest}"
+
+
+def choose_rows(
+    tasks: Iterable[str] | None,
+    datasets: Iterable[str] | None,
+    methods: Iterable[tuple[str, str]] | None,
+    changes: tuple[str, ...] = (),
+) -> list[Row]:
+    """Return the rows asked for, all of the paper's settings and methods where nothing is said.
+
+    Raises:
+        ConfigError: If nothing fits, or a name is unknown.
+    """
+    wanted = None if datasets is None else list(datasets)
+    for name in wanted or ():
+        if name not in CATALOGUE:
+            raise ConfigError(f"Unknown dataset {name!r}. " + nearest(name, CATALOGUE))
+    kinds = None if tasks is None else list(tasks)
+    rows = [
+        Row(task, dataset, encoder, preset, changes)
+        for task, dataset in SETTINGS
+        for encoder, preset in (METHODS if methods is None else methods)
+        if (kinds is None or task in kinds) and (wanted is None or dataset in wanted)
+    ]
+    if not rows:
+        raise ConfigError("Expected at least one row (no setting has these tasks and datasets).")
+    for row in rows:
+        row.plan("0")  # unknown encoders, presets and settings are told at once
+    return rows
+
+
+def _slug(word: str) -> str:
+    return "".join(c if c.isalnum() or c in ".=_" else "-" for c in word)
+
+
+def as_plain(plan: Plan) -> Any:
+    """Return a plan's settings as plain JSON values."""
+    return json.loads(json.dumps(plan.tree()))

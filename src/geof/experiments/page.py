@@ -1,0 +1,169 @@
+"""The page of results: recorded rows beside the paper's numbers and beside the controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from geof.experiments.cells import METHODS, SETTINGS
+from geof.experiments.paper import printed
+from geof.experiments.results import Record
+
+TITLES = {
+    ("geof", "paper"): "GeoF `paper`",
+    ("geof", "tuned"): "GeoF `tuned`",
+    ("gcn", "plain"): "GCN, usual",
+    ("gcn-classic", "tuned"): "GCN, tuned recipe",
+}
+HEADINGS = {
+    "node": "Node classification (accuracy)",
+    "link": "Link prediction (ROC-AUC)",
+    "graph": "Graph classification (accuracy; ROC-AUC for BBBP and ogbg-molhiv)",
+}
+
+
+def render_page(records: Sequence[Record], remarks: str = "") -> str:
+    """Return the page as Markdown.
+
+    Args:
+        records: What was recorded.
+        remarks: Text to put before the tables.
+    """
+    parts = [
+        "# Results\n",
+        "<!-- Written by `geof results render`; edit docs/results-remarks.md instead. -->\n",
+    ]
+    if remarks:
+        parts.append(remarks.strip() + "\n")
+    plain = {_key(record): record for record in records if not record.row["changes"]}
+    for task, heading in HEADINGS.items():
+        datasets = [dataset for kind, dataset in SETTINGS if kind == task]
+        parts.append(f"## {heading}\n\n{_table(task, datasets, plain)}")
+    ablations = [record for record in records if record.row["changes"]]
+    if ablations:
+        parts.append(f"## What each addition is worth\n\n{_ablations(ablations, plain)}")
+    parts.append(f"## Every row\n\n{_details(records)}")
+    failures = [record for record in records if record.failures]
+    if failures:
+        parts.append(f"## Runs that did not finish\n\n{_failures(failures)}")
+    return "\n".join(parts)
+
+
+def _key(record: Record) -> tuple[str, str, str, str]:
+    row = record.row
+    return row["task"], row["dataset"], row["encoder"], row["preset"]
+
+
+def _table(
+    task: str, datasets: Sequence[str], plain: dict[tuple[str, str, str, str], Record]
+) -> str:
+    header = ["", *datasets]
+    lines = [_line(header), _line(["---"] * len(header))]
+    for method in METHODS:
+        cells = [
+            _cell(plain.get((task, dataset, *method)), _target(task, dataset, method))
+            for dataset in datasets
+        ]
+        lines.append(_line([TITLES[method], *cells]))
+    for name, title in (("GeoF", "paper's GeoF"), ("GCN", "paper's GCN")):
+        numbers = [printed(task, dataset, name) for dataset in datasets]
+        cells = ["" if n is None else f"{n.mean:.1f} ± {n.deviation:.1f}" for n in numbers]
+        lines.append(_line([title, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _target(task: str, dataset: str, method: tuple[str, str]) -> float | None:
+    number = printed(task, dataset) if method == ("geof", "tuned") else None
+    return None if number is None else number.mean
+
+
+def _cell(record: Record | None, target: float | None) -> str:
+    if record is None:
+        return "not run"
+    summary = record.summary
+    count = summary["splits"]
+    text = f"{summary['test_mean']:.2f}"
+    if count > 1:
+        text += f" ± {summary['test_deviation']:.2f}"
+    if count < 10:
+        text += f" ({count} of 10)"
+    if target is not None:
+        text += f" [{summary['test_mean'] - target:+.1f}]"
+    return text
+
+
+def _ablations(records: Sequence[Record], plain: dict[tuple[str, str, str, str], Record]) -> str:
+    header = ["setting", "changed", "splits", "validation", "difference"]
+    lines = [_line(header), _line(["---"] * len(header))]
+    for record in records:
+        whole = plain.get(_key(record))
+        difference = "" if whole is None else f"{_paired(record, whole):+.2f}"
+        lines.append(
+            _line(
+                [
+                    f"{record.row['task']} {record.row['dataset']}",
+                    f"`{' '.join(record.row['changes'])}`",
+                    str(record.summary["splits"]),
+                    f"{record.summary['validation_mean']:.2f}",
+                    difference,
+                ]
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _paired(record: Record, whole: Record) -> float:
+    """Return the mean difference in validation over the splits both have."""
+    before = {entry["split"]: entry["validation"] for entry in whole.splits}
+    shared = [e for e in record.splits if e["split"] in before]
+    if not shared:
+        return float("nan")
+    total: float = sum(e["validation"] - before[e["split"]] for e in shared)
+    return total / len(shared)
+
+
+def _details(records: Sequence[Record]) -> str:
+    header = ["row", "splits", "validation", "test", "epochs", "s/epoch", "memory", "parameters"]
+    header += ["split hashes", "command"]
+    lines = [_line(header), _line(["---"] * len(header))]
+    for record in records:
+        summary, splits = record.summary, record.splits
+        count = len(splits)
+        test = "not read" if "test_mean" not in summary else f"{summary['test_mean']:.2f}"
+        lines.append(
+            _line(
+                [
+                    f"{record.row['task']} {record.row['dataset']} {record.row['encoder']} "
+                    f"{record.row['preset']} {' '.join(record.row['changes'])}".strip(),
+                    str(count),
+                    f"{summary['validation_mean']:.2f}",
+                    test,
+                    f"{sum(e['epochs'] for e in splits) / count:.0f}",
+                    f"{sum(e['seconds_per_epoch'] for e in splits) / count:.2f}",
+                    f"{max(e['peak_rss_bytes'] for e in splits) / 1e9:.1f} GB",
+                    f"{record.parameters:,}",
+                    _hashes(record),
+                    f"`{record.command}`",
+                ]
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _hashes(record: Record) -> str:
+    hashes = [entry["split_hash"][:8] for entry in record.splits]
+    return hashes[0] if len(hashes) == 1 else f"{hashes[0]} … {hashes[-1]}"
+
+
+def _failures(records: Sequence[Record]) -> str:
+    lines = [
+        f"- {record.row['task']} {record.row['dataset']} {record.row['encoder']} "
+        f"{record.row['preset']}, split {failure['split']}: epoch {failure['epoch']}, "
+        f"{failure['error']}"
+        for record in records
+        for failure in record.failures
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

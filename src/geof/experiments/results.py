@@ -1,0 +1,152 @@
+"""Recorded results: one small JSON file per row, made from run folders that finished."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geof.data.files import write_json
+from geof.errors import DataError
+from geof.experiments.cells import Cell, Row, as_plain
+from geof.training.folder import read_config, read_result
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a results file holds.
+
+    Attributes:
+        row: Task, dataset, encoder, preset and changes.
+        metric: Which metric the numbers are, in percent.
+        splits: One entry per finished split: number, hash, seed, validation, test (``None`` for an
+            ablation, which does not read it), chosen epoch, time, memory, every test metric.
+        summary: Mean and deviation over the splits.
+        settings: The effective settings, apart from the seed, which is the split's number.
+        command: What makes this row.
+        selection: How the epoch was chosen.
+        versions: Of what ran.
+        machine: On what it ran.
+        parameters: Number of trained parameters.
+        notes: What a reader must know about the data.
+        failures: Splits that did not finish, and why.
+    """
+
+    row: dict[str, Any]
+    metric: str
+    splits: list[dict[str, Any]]
+    summary: dict[str, Any]
+    settings: dict[str, Any]
+    command: str
+    selection: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    parameters: int
+    notes: list[str] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+
+KEPT = (
+    *("split_hash", "seed", "validation", "test", "metrics", "best_epoch", "epochs"),
+    *("seconds_per_epoch", "peak_rss_bytes"),
+)
+
+
+def record_row(row: Row, work: Path, results: Path, splits: Sequence[str]) -> Path | None:
+    """Write a row's results file from the run folders there are.
+
+    Args:
+        row: Which row.
+        work: Where run folders are.
+        results: Where results files go.
+        splits: Which splits may be there.
+
+    Returns:
+        The file, or ``None`` if no split has finished.
+    """
+    done: list[tuple[str, Path, dict[str, Any]]] = []
+    failures: list[dict[str, Any]] = []
+    for split in splits:
+        folder = Cell(row, split).folder(work)
+        result = read_result(folder) if folder.is_dir() else None
+        if result is not None:
+            done.append((split, folder, result))
+        elif (folder / "failure.json").is_file():
+            failures.append({"split": split, **json.loads((folder / "failure.json").read_text())})
+    if not done:
+        return None
+    config, first = read_config(done[0][1]), done[0][2]
+    settings = as_plain(row.plan(done[0][0]))
+    settings.pop("seed")
+    entries = [{"split": split, **{key: r[key] for key in KEPT}} for split, _, r in done]
+    record = Record(
+        row=asdict(row),
+        metric=first["metric"],
+        splits=entries,
+        summary=summarise(entries),
+        settings=settings,
+        command=row.command(_range([split for split, _, _ in done])),
+        selection=first["selection"],
+        versions=config["versions"],
+        machine=machine(),
+        parameters=first["parameters"],
+        notes=config["data"]["notes"],
+        failures=failures,
+    )
+    path = results / f"{row.name}.json"
+    write_json(path, asdict(record))
+    return path
+
+
+def read_records(results: Path) -> list[Record]:
+    """Return every recorded row.
+
+    Raises:
+        DataError: If a file is damaged.
+    """
+    records = []
+    for path in sorted(results.glob("*.json")):
+        try:
+            records.append(Record(**json.loads(path.read_text())))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"Expected '{path}' to be a results file ({error}).") from error
+    return records
+
+
+def summarise(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return number of splits, means and sample deviations of test and validation."""
+    entries = list(entries)
+    summary: dict[str, Any] = {"splits": len(entries)}
+    for name in ("test", "validation"):
+        values = [entry[name] for entry in entries if entry[name] is not None]
+        if not values:
+            continue
+        mean = sum(values) / len(values)
+        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
+        summary |= {f"{name}_mean": mean, f"{name}_deviation": spread}
+    return summary
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers of time depend on."""
+    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _range(splits: Sequence[str]) -> str:
+    numbers = sorted(int(s) for s in splits if s.isdecimal())
+    whole = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(splits)
