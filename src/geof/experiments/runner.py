@@ -55,7 +55,7 @@ class Worker:
         failed = 0
         for cell in cells:
             folder = cell.folder(self.work)
-            if self.should_stop() or (self.deadline or time.monotonic()) < time.monotonic():
+            if self.should_stop() or self._is_late():
                 break
             if folder.is_dir() and (read_result(folder) or (folder / "failure.json").exists()):
                 continue
@@ -72,6 +72,9 @@ class Worker:
                 self.say(_line(cell, result))
             finished(cell)
         return failed
+
+    def _is_late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _train(self, cell: Cell, folder: Path) -> Result:
         row = cell.row

@@ -77,11 +77,15 @@ class GeoF(Recurrence):
         frame_transport: ``False`` is w/o GT: messages are taken as they are.
         feedback: ``"full"``, ``"mean"``, ``"diagonal"`` or ``"none"`` (w/o SF).
         evolution: ``"recurrent"``, ``"one-shot"`` or ``"frozen"`` (w/o GE).
+        lift_gain: Factor on the usual random start of :math:`W_{in}`, whose scale the paper leaves
+            open: it decides how far apart states are against :math:`\tau`.
         backend: ``"auto"`` (the fastest that can be used), ``"native"`` (compiled, CPU),
             ``"torch"`` (any device) or ``"reference"`` (the paper's per-edge form).
         recompute: Keep only the states between steps for the backward pass and compute each step
             once more there: less memory for one more forward pass of time.
         scale_features: Scale every row of the input features to length :math:`\sqrt F`.
+        signature_features: Let the signatures join the features,
+            :math:`\xi^0 = W_{in} x + W_u u`, as positional encodings do.
         normalise: Normalisation of the state at the start and after every step: ``"none"``,
             ``"layer"`` (over each node's entries) or ``"batch"`` (over the nodes).
         feed_forward: Hidden width, in multiples of ``hidden_channels``, of a feed-forward map of
@@ -91,7 +95,7 @@ class GeoF(Recurrence):
         outputs: ``"last"`` returns :math:`h^L`; ``"all"`` returns :math:`[h^0 \| \dots \| h^L]`,
             ``out_channels`` wide.
 
-    The last six are not in the paper and do nothing by default; see
+    The last seven are not in the paper and do nothing by default; see
     :mod:`geof.model.refinement`.
 
     Shapes:
@@ -131,9 +135,11 @@ class GeoF(Recurrence):
         frame_transport: bool = True,
         feedback: Feedback = "full",
         evolution: Evolution = "recurrent",
+        lift_gain: float = 1.0,
         backend: str = "auto",
         recompute: bool = False,
         scale_features: bool = False,
+        signature_features: bool = False,
         normalise: Norm = "none",
         feed_forward: int = 0,
         dropout: float = 0.0,
@@ -142,6 +148,7 @@ class GeoF(Recurrence):
     ) -> None:
         require_positive("in_channels", in_channels)
         require_positive("steps", steps)
+        require_number("lift_gain", lift_gain, above=0)
         require_number("feature_dropout", feature_dropout, least=0, below=1)
         require_option("outputs", outputs, get_args(StepOutputs))
         super().__init__(
@@ -176,7 +183,14 @@ class GeoF(Recurrence):
         self.scale_features = scale_features
         self.feature_dropout = feature_dropout
         self.recompute = recompute
+        self.lift_gain = lift_gain
         self.feature_lift = nn.Linear(in_channels, hidden_channels, bias=False)
+        self._reset_lift()
+        self.signature_lift = (
+            nn.Linear(signature_channels, hidden_channels, bias=False)
+            if signature_features
+            else None
+        )
         self.atlas = PrototypeAtlas(
             signature_channels,
             prototypes=prototypes,
@@ -197,7 +211,14 @@ class GeoF(Recurrence):
         super().reset_parameters()
         self.refinement.reset_parameters()
         self.feature_lift.reset_parameters()
+        self._reset_lift()
+        if self.signature_lift is not None:
+            self.signature_lift.reset_parameters()
         self.atlas.reset_parameters()
+
+    def _reset_lift(self) -> None:
+        with torch.no_grad():
+            self.feature_lift.weight.mul_(self.lift_gain)
 
     def forward(
         self,
@@ -285,6 +306,8 @@ class GeoF(Recurrence):
         if not torch.compiler.is_compiling() and not all_finite(features):
             check_finite("x", x.detach() if x.layout == torch.strided else x.detach().to_dense())
             check_finite("feature_lift output", features)
+        if self.signature_lift is not None:
+            features = features + self.signature_lift(signature)
         features = self.refinement.start(features)
         if self.settings.atlas_initialisation:
             return CoupledState(features, self.atlas(signature))

@@ -4,9 +4,9 @@ The mechanism stays the paper's. Between its steps the state is normalised, pass
 network of the step's own, and thinned by dropout:
 
 .. math::
-    \xi^0 \leftarrow \operatorname{Norm}(\xi^0), \qquad
-    \xi^l \leftarrow \operatorname{Norm}_l\big(\xi^l + \operatorname{Drop}(W_{l,2}
-    \operatorname{Drop}(\operatorname{ReLU}(W_{l,1} \xi^l + b_{l,1})) + b_{l,2})\big).
+    \xi^0 \leftarrow \operatorname{Drop}(\operatorname{Norm}(\xi^0)), \qquad
+    \xi^l \leftarrow \operatorname{Drop}\big(\operatorname{Norm}_l(\xi^l + \operatorname{Drop}(W_{l,2}
+    \operatorname{Drop}(\operatorname{ReLU}(W_{l,1} \xi^l + b_{l,1})) + b_{l,2}))\big).
 
 A normalised state has a known scale, :math:`\|\xi_i\|^2 \approx d`, so a temperature chosen once
 fits every dataset; without it the energies of Eq. (4) grow with the features. Normalisation over
@@ -72,7 +72,7 @@ class Refinement(nn.Module):
         """Return the state after step number ``step``, from 0."""
         if self.feed_forward:
             features = features + self._drop(self.feed_forward[step](features))
-        return self._normalised(features, step + 1)
+        return self._drop(self._normalised(features, step + 1))
 
     def _normalised(self, features: Tensor, place: int) -> Tensor:
         return self.norms[place](features) if self.norms else features
