@@ -11,6 +11,7 @@ import pytest
 
 from geof import cli
 from geof.training import demo
+from tests.cli.conftest import QUICK, write_tables
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,20 +20,53 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_and_version_do_not_import_torch():
+def test_help_and_version_import_nothing_heavy():
     assert "demo" in run("--help").stdout
     assert run("--version").stdout.startswith("geof 0.")
-    code = "import sys, geof, geof.cli; geof.cli.build_parser(); print('torch' in sys.modules)"
+    code = """if True:
+        import contextlib, io, sys, geof.cli
+        parser = geof.cli.build_parser()
+        commands = next(a.choices for a in parser._actions if a.dest == "command")
+        for name in commands:
+            with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+                geof.cli.main([name, "--help"])
+        print(sorted({"torch", "numpy", "rich", "yaml"} & sys.modules.keys()), *commands)
+    """
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert loaded.stdout.strip() == "False"
+    assert loaded.stdout.startswith("[] ")
+    assert {"train", "evaluate", "predict", "embed"} <= set(loaded.stdout.split())
 
 
 def test_usage_errors_exit_with_two():
     assert run().returncode == 2
     assert run("demo", "--splits", "0").returncode == 2
     assert "expected an integer >= 1" in run("demo", "--splits", "0").stderr
+    assert run("evaluate").returncode == 2
+    assert "invalid choice: 'tests'" in run("evaluate", "run", "--part", "tests").stderr
+
+
+def test_refusals_exit_with_one(geof, tmp_path):
+    done = geof("evaluate", tmp_path / "none")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("geof: Expected a run folder")
+    assert geof("evaluate", tmp_path, "--part", "tests").code == 2
+
+
+@pytest.mark.slow
+def test_from_training_to_embedding_as_typed_in_a_shell(tmp_path):
+    """The commands as a shell starts them, everything imported anew each time."""
+    tables = [*write_tables(tmp_path), "--label", "kind"]
+    out = str(tmp_path / "run")
+    assert run("train", *tables, "--out", out, *QUICK).returncode == 0
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    done = run("evaluate", out, "--json")
+    assert json.loads(done.stdout)["metrics"] == stored["metrics"]
+    for command in ("predict", "embed"):
+        file = tmp_path / f"{command}.csv"
+        assert run(command, out, "--out", str(file)).returncode == 0
+        assert len(file.read_text().splitlines()) == 61
 
 
 @pytest.fixture

@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import random
 
 import numpy as np
 import pytest
 
 from geof.cli import main
-
-QUICK = ["--quiet", "epochs=4", "model.hidden_channels=8", "model.blocks=2"]
-
-
-@pytest.fixture
-def tables(tmp_path):
-    """Nodes 'ü 0', 'ü 1', ... whose label shows in the age; random edges."""
-    random.seed(0)
-    nodes, edges = tmp_path / "nodes.csv", tmp_path / "edges.csv"
-    rows = [["name", "age", "city", "kind"]]
-    for i in range(60):
-        kind = "ab"[i % 2]
-        rows.append([f"ü {i}", f"{random.gauss(30 + 10 * (i % 2), 4):.2f}", "Oslo,Nord", kind])
-    rows[5][2] = "Paris"
-    with nodes.open("w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    with edges.open("w", newline="") as file:
-        pairs = [random.sample(range(60), 2) for _ in range(150)]
-        csv.writer(file).writerows(
-            [["source", "target"], *([f"ü {a}", f"ü {b}"] for a, b in pairs)]
-        )
-    return ["--nodes", str(nodes), "--edges", str(edges)]
+from tests.cli.conftest import QUICK
 
 
 def read(path) -> list[dict[str, str]]:
@@ -64,7 +42,7 @@ def test_a_new_graph_goes_through_the_stored_schema(tables, tmp_path, capsys):
     assert [row["id"] for row in read(tmp_path / "new_out.csv")] == ["x", "y"]
     nodes.write_text("name,city\nx,Paris\ny,Oslo\n")
     capsys.readouterr()
-    assert main(["predict", str(run), *new]) == 1
+    assert main(["predict", str(run), *new, "--force"]) == 1
     assert "age" in capsys.readouterr().err
 
 
@@ -81,17 +59,11 @@ def test_links_from_table_to_table(tables, tmp_path):
     assert rows[0]["probability_link"] == rows[1]["probability_link"]
 
 
-def test_molecules_from_table_to_table(tmp_path):
-    pytest.importorskip("rdkit")
-    table, run, out = tmp_path / "m.csv", tmp_path / "run", tmp_path / "out.parquet"
-    lines = [f"{'C' * (1 + i % 7)}{'O' if i % 2 else 'N'},{i % 2},mol{i}" for i in range(40)]
-    lines[7] = lines[7].replace(",1,", ",,")  # no label: in no part of the split
-    table.write_text("smiles,active,name\n" + "\n".join(lines) + "\n")
-    source = ["--molecules", str(table), "--id", "name"]
-    assert main(["train", *source, "--label", "active", "--out", str(run), *QUICK]) == 0
-    # The column of identifiers is remembered.
-    assert main(["predict", str(run), "--molecules", str(table), "--out", str(out)]) == 0
+def test_molecules_from_table_to_table(graph_run, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
+    table, out = graph_run.parent / "molecules.csv", tmp_path / "out.parquet"
+    # The column of identifiers is remembered.
+    assert main(["predict", str(graph_run), "--molecules", str(table), "--out", str(out)]) == 0
     assert parquet.read_table(out).column("id").to_pylist() == [f"mol{i}" for i in range(40)]
 
 
@@ -160,20 +132,11 @@ def test_switches_mean_what_they_say(tables, tmp_path):
     assert without == checkpoint("d", "model.structure_aware=false") != full
 
 
-def test_an_unfinished_run_may_be_started_again(tables, tmp_path, capsys):
-    run = tmp_path / "run"
-    command = ["train", *tables, "--label", "kind", "--out", str(run), *QUICK]
-    assert main([*command, "learning_rate=1e30"]) == 1
-    assert "Epoch" in capsys.readouterr().err
-    assert main(command) == 0
-    assert main(command) == 1  # finished now
-
-
 def test_predictions_are_those_the_recorded_number_was_measured_on(tables, tmp_path):
     run, out = tmp_path / "run", tmp_path / "p.csv"
     assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK]) == 0
     for more in ([], ["--piece-size", "7"]):
-        assert main(["predict", str(run), *tables, "--out", str(out), *more]) == 0
+        assert main(["predict", str(run), *tables, "--out", str(out), "--force", *more]) == 0
         with np.load(run / "split.npz") as split:
             test = split["test"]
         rows = read(out)
@@ -229,3 +192,64 @@ def test_predicting_the_wrong_task_is_refused(tables, tmp_path, capsys):
     out = str(tmp_path / "p.csv")
     assert main(["predict", str(run), *tables, "--pairs", str(pairs), "--out", out]) == 1
     assert "takes a run of the link task" in capsys.readouterr().err
+
+
+def test_without_a_source_the_runs_own_data_are_predicted(node_run, tmp_path, capsys):
+    nodes, edges = (str(node_run.parent / name) for name in ("nodes.csv", "edges.csv"))
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    assert main(["predict", str(node_run), "--out", str(a)]) == 0
+    source = ["--nodes", nodes, "--edges", edges]
+    assert main(["predict", str(node_run), *source, "--out", str(b)]) == 0
+    assert a.read_bytes() == b.read_bytes()
+
+
+def test_a_file_that_is_there_stays_unless_forced(node_run, tmp_path, capsys):
+    out = tmp_path / "p.csv"
+    out.write_text("mine")
+    assert main(["predict", str(node_run), "--out", str(out)]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+    assert main(["predict", str(node_run), "--out", str(out), "--force"]) == 0
+    assert len(read(out)) == 60
+
+
+def test_a_table_of_pairs_has_its_own_column_names(tables, tmp_path):
+    edges, pairs, run = (tmp_path / name for name in ("edges.csv", "pairs.csv", "run"))
+    edges.write_text(edges.read_text().replace("source,target", "from,to"))
+    pairs.write_text("a,b\nü 3,ü 7\n")
+    ends = ["--source", "from", "--target", "to", "--label", "kind", "--task", "link"]
+    assert main(["train", *tables, *ends, "--out", str(run), *QUICK]) == 0
+    out = tmp_path / "p.csv"
+    assert main(["predict", str(run), "--pairs", str(pairs), "--out", str(out)]) == 0
+    assert (read(out)[0]["source"], read(out)[0]["target"]) == ("ü 3", "ü 7")
+
+
+def test_identifiers_may_stand_in_another_column(tables, node_run, tmp_path):
+    nodes, out = tmp_path / "nodes.csv", tmp_path / "p.csv"
+    nodes.write_text(nodes.read_text().replace("name,", "who,", 1))
+    assert main(["predict", str(node_run), *tables, "--id", "who", "--out", str(out)]) == 0
+    assert read(out)[0]["id"] == "ü 0"
+
+
+def test_edge_columns_of_the_runs_own_data_stay_ignored(tables, tmp_path):
+    edges = tmp_path / "edges.csv"
+    lines = edges.read_text().splitlines()
+    edges.write_text("\n".join([lines[0] + ",w", *(line + ",1" for line in lines[1:])]) + "\n")
+    run = tmp_path / "run"
+    flags = [*tables, "--label", "kind", "--edge-columns", "ignore", "--out", str(run)]
+    assert main(["train", *flags, *QUICK]) == 0
+    assert main(["predict", str(run), "--out", str(tmp_path / "p.csv")]) == 0
+
+
+def test_an_unlabelled_graph_for_links_as_npz(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    edges = generator.integers(0, 40, (2, 90))
+    x = generator.normal(size=(40, 5)).astype("float32")
+    np.savez(tmp_path / "g.npz", x=x, edge_index=edges)
+    run = tmp_path / "run"
+    source = ["--npz", str(tmp_path / "g.npz"), "--task", "link"]
+    assert main(["train", *source, "--out", str(run), *QUICK]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--json"]) == 0
+    recorded = json.loads((run / "result.json").read_text())
+    assert json.loads(capsys.readouterr().out)["metrics"] == recorded["metrics"]

@@ -24,18 +24,18 @@ class SparseLinear(nn.Linear):
 
 
 def normalised_adjacency(inputs: GraphInputs) -> Tensor:
-    r"""Return :math:`\\hat D^{-1/2} (A + I) \\hat D^{-1/2}` in CSR form, ``(n, n)``.
+    r"""Return :math:`\hat D^{-1/2} (A + I) \hat D^{-1/2}` in CSR form, ``(n, n)``.
 
-    It equals its own transpose because edges come in both directions.
+    Rows are targets and degrees count in-neighbours, which matters for sampled neighbourhoods:
+    their edges lead towards the seeds only.
     """
-    kept = inputs.edges.kept
-    if "normalised_adjacency" not in kept:
+    kept, dtype = inputs.edges.kept, inputs.x.dtype
+    key = f"normalised_adjacency {dtype}"
+    if key not in kept:
         nodes = inputs.x.size(0)
-        edge_index, weight = gcn_norm(inputs.edge_index, num_nodes=nodes)
+        edge_index, weight = gcn_norm(inputs.edge_index, num_nodes=nodes, dtype=dtype)
         with warnings.catch_warnings():  # torch calls its CSR support a beta
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
-            kept["normalised_adjacency"] = to_torch_csr_tensor(
-                edge_index, weight, size=(nodes, nodes)
-            )
-    adjacency: Tensor = kept["normalised_adjacency"]
+            warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+            kept[key] = to_torch_csr_tensor(edge_index.flip(0), weight, size=(nodes, nodes))
+    adjacency: Tensor = kept[key]
     return adjacency

@@ -63,6 +63,9 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+SOURCES = ("dataset", "nodes", "molecules", "npz")
+"""The flags that each name a source; exactly one is needed."""
+
 SOURCE_FLAGS: dict[str, type] = {
     **dict.fromkeys(("dataset", "id", "source", "target", "smiles", "label"), str),
     **dict.fromkeys(("nodes", "edges", "molecules", "npz", "data_root"), Path),
@@ -107,10 +110,9 @@ def require_one_source(options: argparse.Namespace) -> str:
     Raises:
         ConfigError: Unless it is exactly one.
     """
-    sources = ("dataset", "nodes", "molecules", "npz")
-    given = [name for name in sources if getattr(options, name) is not None]
+    given = [name for name in SOURCES if getattr(options, name) is not None]
     if len(given) != 1:
-        names = ", ".join(f"--{name}" for name in sources)
+        names = ", ".join(f"--{name}" for name in SOURCES)
         got = " and ".join(f"--{name}" for name in given) or "none"
         raise ConfigError(f"Expected exactly one of {names} (got {got}).")
     if given[0] == "nodes" and options.edges is None:

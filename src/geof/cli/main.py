@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from geof.cli import bench, data, demo, doctor, predict, results, train
+from geof.cli import bench, data, demo, doctor, embed, evaluate, predict, results, sweep, train
 from geof.errors import GeofError
 from geof.version import __version__
 
@@ -19,7 +19,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"geof {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, data, train, predict, results, bench, doctor):
+    for module in (demo, data, train, sweep, evaluate, predict, embed, results, bench, doctor):
         module.add_command(commands)
     return parser
 

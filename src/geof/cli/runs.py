@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from geof.cli.arguments import SOURCE_FLAGS, read_training_data
+from geof.cli.arguments import SOURCE_FLAGS, SOURCES, read_training_data
+from geof.config import require_option, require_positive
 from geof.data.columns import ColumnEncoder
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, nearest
@@ -21,6 +23,7 @@ from geof.settings import (
     read_settings,
 )
 from geof.training import Experiment, Plan, Task
+from geof.training.networks import TaskKind, encoder_options
 
 RUN_KEYS = ("task", "encoder", "preset", "split", "folds")
 """What a settings file may say about the run itself, beside ``data`` and the settings."""
@@ -54,13 +57,15 @@ class Request:
     def experiment(self, **more: Any) -> Experiment:
         """Return the run with its record and files; ``more`` are fields of ``Experiment``."""
         files = {"settings.yaml": self.settings_yaml().encode()}
-        if self.columns is not None:
-            files["columns.json"] = self.columns.to_json().encode()
-        record = {
+        record: dict[str, Any] = {
             "data": {"content_hash": self.data.content_hash, "notes": list(self.notes)},
             "class_names": list(self.data.class_names),
-            "columns": {name: self.source.get(name) for name in ("id", "smiles")},
+            "columns": {name: self.source.get(name) for name in ("id", "smiles", "label")},
         }
+        if self.columns is not None:
+            files["columns.json"] = self.columns.to_json().encode()
+            # Here too, so that a checkpoint alone can read another table.
+            record["schema"] = json.loads(self.columns.to_json())
         return self.plan.experiment(self.task, record=record, files=files, **more)
 
 
@@ -74,6 +79,7 @@ def prepare(options: argparse.Namespace) -> Request:
     _apply_run_keys(options, tree)
     words = parse_words(options.settings)
     encoder = options.model or "geof"
+    encoder_options(encoder, {})  # before its presets are looked for
     preset = options.preset or DEFAULT_PRESET.get(encoder, "none")
     default = options.task or ("graph" if options.molecules else "node")
     # Mistakes in the settings are told before the data are read, which may take a while.
@@ -122,17 +128,51 @@ def _apply_run_keys(options: argparse.Namespace, tree: dict[str, Any]) -> None:
     for key, flag in flags.items():
         value = tree.pop(key, None)
         if value is not None and getattr(options, flag) is None:
-            setattr(options, flag, value)
-    data = tree.pop("data", None) or {}
-    if not isinstance(data, Mapping):
+            setattr(options, flag, _run_value(key, value))
+    apply_source(options, tree.pop("data", None))
+
+
+def _run_value(key: str, value: Any) -> Any:
+    if key == "folds":
+        require_positive(key, value)
+    elif not isinstance(value, str) and not (key == "split" and type(value) is int):
+        raise ConfigError(f"Expected '{key}' to be text (got {value!r}).")
+    if key == "task":  # which also names a preset's file
+        require_option(key, value, get_args(TaskKind))
+    return value
+
+
+def apply_source(options: argparse.Namespace, data: Any) -> None:
+    """Take what a settings file says below ``data`` for flags that were not given.
+
+    Once a flag names a source, what the file says about another one is left aside.
+
+    Raises:
+        ConfigError: For a key that is not a flag, naming the nearest, or a value it cannot have.
+    """
+    if not isinstance(data or {}, Mapping):
         raise ConfigError(f"Expected 'data' to be a section of settings (got {data!r}).")
-    given = any(getattr(options, name) for name in ("dataset", "nodes", "molecules", "npz"))
-    for key, value in data.items():
+    given = names_source(options)
+    for key, value in (data or {}).items():
         if key not in SOURCE_FLAGS:
-            raise ConfigError(f"Unknown setting 'data.{key}'. " + nearest(key, SOURCE_FLAGS))
-        is_path = SOURCE_FLAGS[key] is Path and value is not None
-        if not given and not getattr(options, key, None):
-            setattr(options, key, Path(value) if is_path else value)
+            raise ConfigError(f"Unknown setting 'data.{key}'. " + nearest(str(key), SOURCE_FLAGS))
+        if value is not None:
+            value = _source_value(key, value)
+            if not given and not getattr(options, key, None):
+                setattr(options, key, value)
+
+
+def names_source(options: argparse.Namespace) -> bool:
+    """Return whether a flag names the data."""
+    return any(getattr(options, name) is not None for name in SOURCES)
+
+
+def _source_value(key: str, value: Any) -> Any:
+    kind = SOURCE_FLAGS[key]
+    wanted = {list: "a list of columns", bool: "true or false"}.get(kind, "text")
+    if not isinstance(value, str if kind is Path else kind):
+        raise ConfigError(f"Expected 'data.{key}' to be {wanted} (got {value!r}).")
+    return Path(str(value)) if kind is Path else value
 
 
 def _source(options: argparse.Namespace) -> dict[str, Any]:

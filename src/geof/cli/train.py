@@ -30,7 +30,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "train",
         help="train on a benchmark or on your own data",
         description="Train, choose the epoch on validation, read the test metric once, and write "
-        "a run folder. StoppedError or killed, the same command goes on.",
+        "a run folder. Stopped or killed, the same command goes on.",
         epilog="Settings are KEY=VALUE words, for instance epochs=300 learning_rate=0.005 "
         "model.steps=3 readout.dropout=0.5 signature.walk_length=8. They go over a settings file, "
         "which goes over the preset.",
@@ -62,8 +62,9 @@ def run(options: argparse.Namespace) -> int:
     from geof.training import Watch, run_experiment
 
     if options.resume is not None:
-        if options.out is not None:
-            raise ConfigError("Expected '--resume RUN' or '--out RUN' (got both).")
+        for name in ("out", "config"):
+            if getattr(options, name) is not None:
+                raise ConfigError(f"Expected '--resume RUN' or '--{name}' (got both).")
         options.config, options.out = options.resume / "settings.yaml", options.resume
     request = prepare(options)
     if options.show:
@@ -119,7 +120,7 @@ def _train(
             )
         except (StoppedError, KeyboardInterrupt) as error:
             again = f"geof train --resume {shlex.quote(str(out))}"
-            print(f"geof: {error or 'Stopped at once.'} Go on with: {again}", file=sys.stderr)
+            print(f"geof: {str(error) or 'Stopped at once.'} Go on with: {again}", file=sys.stderr)
             raise KeyboardInterrupt from error
     done: Result = result
     return done

@@ -92,9 +92,16 @@ class GraphReadout(nn.Module):
         self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
     ) -> Tensor:
         """Return the logits; without ``batch`` all nodes are one graph."""
-        pool = global_mean_pool if self.pool == "mean" else global_add_pool
-        logits: Tensor = self.mlp(self.norm(pool(h, batch, num_graphs)))
+        logits: Tensor = self.mlp(self.pooled(h, batch, num_graphs))
         return logits
+
+    def pooled(
+        self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
+    ) -> Tensor:
+        """Return one vector per graph, as the MLP gets it."""
+        pool = global_mean_pool if self.pool == "mean" else global_add_pool
+        vectors: Tensor = self.norm(pool(h, batch, num_graphs))
+        return vectors
 
 
 class LinkReadout(nn.Module):

@@ -200,9 +200,9 @@ def run_experiment(
     task, settings = plan.task, plan.settings
     network = plan.build()
     if out is None:
-        with _sums_in_fixed_order(settings.deterministic):
+        with sums_in_fixed_order(settings.deterministic):
             return network, _Run(plan, network, None, watch).finish()
-    with locked(out), _sums_in_fixed_order(settings.deterministic):
+    with locked(out), sums_in_fixed_order(settings.deterministic):
         for note in settle_config(out, plan.config(network.spec), allow_changes=allow_changes):
             watch.on_note(note)
         done = read_result(out)
@@ -428,7 +428,7 @@ class _Run:
 
 
 @contextmanager
-def _sums_in_fixed_order(wanted: bool) -> Iterator[None]:
+def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
     """Let torch use only operators whose sums run in the same order every time."""
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled()
