@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -37,12 +39,35 @@ def test_make_targets_exist(document):
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
 
 
-@pytest.mark.parametrize(
-    "document", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
-)
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
 def test_relative_links_lead_somewhere(document):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "document",
+    sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")),
+    ids=lambda d: d.name,
+)
+def test_commands_are_ones_the_parser_knows(document):
+    from geof.cli import build_parser
+
+    blocks = re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    for line in lines:
+        if line.startswith("geof "):
+            build_parser().parse_args(shlex.split(line, comments=True)[1:])
+
+
+def test_the_page_of_results_shows_what_is_recorded():
+    """Renew it with ``geof results render``."""
+    from geof.experiments.page import render_page
+    from geof.experiments.results import read_records
+
+    remarks = (ROOT / "docs" / "results-remarks.md").read_text()
+    page = render_page(read_records(ROOT / "results"), remarks)
+    assert page == (ROOT / "docs" / "results.md").read_text()
 
 
 def test_the_variants_table_is_complete():

@@ -302,6 +302,19 @@ def test_a_worker_without_its_parent_stops(source, monkeypatch):
     assert len(rows("S")) == 1
 
 
+def test_workers_divide_the_cores(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(command.subprocess, "Popen", lambda words, **how: seen.append(how["env"]))
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda process: range(7), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    command._start(tmp_path, 0, 3)
+    command._start(tmp_path, 0, 9)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # the user's own word counts
+    command._start(tmp_path, 0, 3)
+    assert [env["OMP_NUM_THREADS"] for env in seen] == ["2", "1", "4"]
+    assert seen[0][command.PARENT] == str(os.getpid())
+
+
 def test_workers_that_die_are_told_of(source, monkeypatch, capsys):
     def dying(folder, number, workers):
         return subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({number + 3})"])

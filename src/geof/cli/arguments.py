@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from geof.errors import ConfigError, DataError
 
@@ -102,6 +102,26 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--split", help="number of the split or fold, or 'scaffold' (default: 0)")
     plan.add_argument("--folds", type=positive, help="folds of graphs (default: 10)")
     plan.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings")
+
+
+def take_words_anywhere(parser: argparse.ArgumentParser, name: str = "settings") -> None:
+    """Let KEY=VALUE words stand on both sides of flags: argparse leaves the second group over.
+
+    Args:
+        parser: Whose words.
+        name: The argument that collects them.
+    """
+    parse = parser.parse_known_args
+
+    def parse_known_args(
+        args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        options, left = parse(args, namespace)
+        words = [word for word in left if "=" in word and not word.startswith("-")]
+        setattr(options, name, [*getattr(options, name), *words])
+        return options, [word for word in left if word not in words]
+
+    parser.parse_known_args = parse_known_args  # type: ignore[assignment,method-assign]
 
 
 def require_one_source(options: argparse.Namespace) -> str:

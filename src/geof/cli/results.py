@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.arguments import positive
+from geof.cli.arguments import positive, take_words_anywhere
 from geof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     run.add_argument("--results", type=Path, default=Path("results"), help="for results files")
     run.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     run.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="changes of the preset")
+    take_words_anywhere(run, "changes")
     run.set_defaults(run=run_cells)
     render = actions.add_parser("render", help="write the page of results")
     render.add_argument("--results", type=Path, default=Path("results"), help="results files")

@@ -22,6 +22,7 @@ from geof.cli.arguments import (
     add_source_arguments,
     add_training_data_arguments,
     positive,
+    take_words_anywhere,
 )
 from geof.errors import ConfigError, DataError, GeofError, StoppedError
 
@@ -113,7 +114,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the result as JSON and no more")
     parser.set_defaults(run=run)
-    _take_words_anywhere(parser)
+    take_words_anywhere(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -549,18 +550,3 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _take_words_anywhere(parser: argparse.ArgumentParser) -> None:
-    """Let KEY=VALUE words stand after flags too: argparse leaves them over once it had SPACE."""
-    parse = parser.parse_known_args
-
-    def parse_known_args(
-        args: Any = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        options, left = parse(args, namespace)
-        words = [word for word in left if "=" in word and not word.startswith("-")]
-        options.settings = [*options.settings, *words]
-        return options, [word for word in left if word not in words]
-
-    parser.parse_known_args = parse_known_args  # type: ignore[assignment,method-assign]

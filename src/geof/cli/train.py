@@ -14,6 +14,7 @@ from geof.cli.arguments import (
     add_plan_arguments,
     add_source_arguments,
     add_training_data_arguments,
+    take_words_anywhere,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the result as JSON and no more")
+    take_words_anywhere(parser)
     parser.set_defaults(run=run)
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
 from geof.config import require_option, require_positive
@@ -108,7 +107,8 @@ class Space:
         Raises:
             ConfigError: For an unknown setting, naming the nearest, or a value it cannot have.
         """
-        known = dict(_flat(base.tree()))
+        # Not the given values: who fixes 'weight_decay: 0' still has a real setting.
+        known = dict(_flat(Plan.from_tree({}, task=base.task, encoder=base.encoder).tree()))
         dimensions: dict[str, Choices | Range] = {}
         for key, value in _flat(tree):
             if key in dimensions:
@@ -214,11 +214,14 @@ class Subject:
 
     def task(self, plan: Plan) -> Task:
         """Return a plan's task, the one before where only the method differs."""
-        key = (plan.training.seed, plan.batches, plan.signature)
-        if plan.split not in self._tasks or self._tasks[plan.split][0] != key:
+        if plan.split not in self._tasks or self._tasks[plan.split][0] != _task_key(plan):
             self._tasks.pop(plan.split, None)  # two would not fit where one just does
-            self._tasks[plan.split] = (key, plan.build_task(self.data, self.data_root))
+            self.keep(plan, plan.build_task(self.data, self.data_root))
         return self._tasks[plan.split][1]
+
+    def keep(self, plan: Plan, task: Task) -> None:
+        """Remember a plan's task."""
+        self._tasks[plan.split] = (_task_key(plan), task)
 
 
 @dataclass(frozen=True)
@@ -388,7 +391,6 @@ class Sweep:
             return samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
     def _run(self, trial: Any, subject: Subject, should_stop: Callable[[], bool]) -> None:
-        threads = torch.get_num_threads()
         try:
             scores = self._train(trial, subject, should_stop)
             mean = math.fsum(scores.values()) / len(scores)
@@ -402,8 +404,6 @@ class Sweep:
         else:
             trial.set_user_attr("splits", scores)
             self._study.tell(trial, mean)
-        finally:
-            torch.set_num_threads(threads)  # a run that is gone on with takes those it began with
 
     def _train(
         self, trial: Any, subject: Subject, should_stop: Callable[[], bool]
@@ -501,6 +501,10 @@ def _laid_over(base: Plan, values: Mapping[str, Any], split: str, *, own_seed: b
         split=split,
         folds=base.folds,
     )
+
+
+def _task_key(plan: Plan) -> Any:
+    return plan.training.seed, plan.batches, plan.signature
 
 
 def _hash_of(plan: Plan) -> str:

@@ -432,6 +432,7 @@ def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
     """Let torch use only operators whose sums run in the same order every time."""
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled()
+    threads = torch.get_num_threads()  # a resumed run takes the number it began with
     filling = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(wanted or before)
     # Filling fresh memory would show reads of it; nothing here does, and it costs a pass.
@@ -441,6 +442,7 @@ def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         memory.fill_uninitialized_memory = filling
+        torch.set_num_threads(threads)
 
 
 def _finite(value: float) -> bool:
