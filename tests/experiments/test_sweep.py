@@ -16,7 +16,8 @@ pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
 from geof.data.formats import from_npz
 from geof.errors import ConfigError, StoppedError
 from geof.experiments import sweep as module
-from geof.experiments.sweep import Choices, Range, Space, Subject, Sweep, SweepSettings, best_of
+from geof.experiments.space import Choices, Range, Space
+from geof.experiments.sweep import Subject, Sweep, SweepSettings, best_of
 from geof.settings import read_settings
 from geof.training import NodeTask, Plan
 

@@ -170,7 +170,7 @@ def _prepare(
 ) -> tuple[Order, dict[str, str], Subject | None]:
     """Read and check everything; nothing is written yet."""
     from geof.cli.runs import prepare
-    from geof.experiments.sweep import Space
+    from geof.experiments.space import Space
     from geof.settings import dump_settings, read_settings
 
     if options.space is None:
@@ -258,7 +258,8 @@ def _settings_yaml(request: Request, plan: Plan, *, seed: bool) -> str:
 def _open(folder: Path, order: Order) -> Sweep:
     """Open the study; its data are not needed for that."""
     from geof.cli.runs import RUN_KEYS
-    from geof.experiments.sweep import Space, Sweep
+    from geof.experiments.space import Space
+    from geof.experiments.sweep import Sweep
     from geof.settings import read_settings
     from geof.training import Plan
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -27,13 +26,11 @@ from filelock import FileLock, Timeout
 from geof.config import require_option, require_positive
 from geof.data.files import write_atomically
 from geof.data.records import GraphSet, NodeGraph
-from geof.errors import ConfigError, DataError, GeofError, NonFiniteError, StoppedError, nearest
-from geof.settings import merge
+from geof.errors import ConfigError, DataError, GeofError, NonFiniteError, StoppedError
+from geof.experiments.space import Range, Space, as_json, laid_over
 from geof.training import Experiment, Plan, Task, Watch, run_experiment
 
 Sampler: TypeAlias = Literal["tpe", "grid", "random"]
-
-_RANGE_KEYS = ("low", "high", "log", "step")
 
 
 def load_optuna() -> Any:
@@ -51,95 +48,6 @@ def load_optuna() -> Any:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-
-@dataclass(frozen=True)
-class Choices:
-    """A setting that takes one of several values, each plain JSON."""
-
-    values: tuple[Any, ...]
-
-    def distribution(self, optuna: Any) -> Any:
-        """Return Optuna's form. The choices are JSON text, as a list is no choice to Optuna."""
-        return optuna.distributions.CategoricalDistribution([_json(v) for v in self.values])
-
-
-@dataclass(frozen=True)
-class Range:
-    """A setting between two numbers, whole ones if ``whole``."""
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = None
-    whole: bool = False
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        """The ends."""
-        return self.low, self.high
-
-    def distribution(self, optuna: Any) -> Any:
-        """Return Optuna's form."""
-        kinds = optuna.distributions
-        with warnings.catch_warnings():  # of a step that does not end at 'high'
-            warnings.simplefilter("ignore")
-            if self.whole:
-                return kinds.IntDistribution(self.low, self.high, self.log, self.step or 1)
-            return kinds.FloatDistribution(self.low, self.high, self.log, self.step)
-
-
-@dataclass(frozen=True)
-class Space:
-    """What is searched: dotted settings, each with its choices or its range."""
-
-    dimensions: Mapping[str, Choices | Range]
-
-    @classmethod
-    def from_tree(cls, tree: Mapping[str, Any], base: Plan) -> Space:
-        """Read a space and try every value it names, each beside the first of the others.
-
-        Args:
-            tree: Settings, dotted or in sections, with lists of values or
-                ``{low:, high:, log:, step:}``.
-            base: The settings a point is laid over.
-
-        Raises:
-            ConfigError: For an unknown setting, naming the nearest, or a value it cannot have.
-        """
-        # Not the given values: who fixes 'weight_decay: 0' still has a real setting.
-        known = dict(_flat(Plan.from_tree({}, task=base.task, encoder=base.encoder).tree()))
-        dimensions: dict[str, Choices | Range] = {}
-        for key, value in _flat(tree):
-            if key in dimensions:
-                raise ConfigError(f"Expected '{key}' once in the space (got it twice).")
-            if key not in known:
-                raise ConfigError(f"Unknown setting {key!r} in the space. " + nearest(key, known))
-            dimensions[key] = _dimension(key, value, known[key])
-        if not dimensions:
-            raise ConfigError("Expected settings to search in the space (got none).")
-        space = cls(dimensions)
-        for values in space._samples():
-            _laid_over(base, values, base.split, own_seed=True)
-        return space
-
-    def points(self) -> Iterator[dict[str, str]]:
-        """Yield every point of a grid as Optuna's parameters, the last setting fastest."""
-        texts = ([_json(value) for value in d.values] for d in self.dimensions.values())
-        for point in product(*texts):
-            yield dict(zip(self.dimensions, point, strict=True))
-
-    def values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings for Optuna's parameters."""
-        return {
-            key: json.loads(parameters[key]) if isinstance(d, Choices) else parameters[key]
-            for key, d in self.dimensions.items()
-        }
-
-    def _samples(self) -> Iterator[dict[str, Any]]:
-        first = {key: dimension.values[0] for key, dimension in self.dimensions.items()}
-        for key, dimension in self.dimensions.items():
-            yield from ({**first, key: value} for value in dimension.values)
 
 
 @dataclass(frozen=True)
@@ -210,7 +118,7 @@ class Subject:
 
     def plan(self, values: Mapping[str, Any], split: str) -> Plan:
         """Return the plan of a point on a split."""
-        return _laid_over(self.base, values, split, own_seed=self.own_seed)
+        return laid_over(self.base, values, split, own_seed=self.own_seed)
 
     def task(self, plan: Plan) -> Task:
         """Return a plan's task, the one before where only the method differs."""
@@ -459,7 +367,7 @@ class Sweep:
                     f"{trial.seconds:.1f}",
                     trial.folder,
                     trial.error,
-                    *(v if isinstance(v, str) else _json(v) for v in trial.values.values()),
+                    *(v if isinstance(v, str) else as_json(v) for v in trial.values.values()),
                 ]
             )
         return text.getvalue()
@@ -489,96 +397,12 @@ def _alone(folder: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
         lock.release()
 
 
-def _laid_over(base: Plan, values: Mapping[str, Any], split: str, *, own_seed: bool) -> Plan:
-    tree = base.tree()
-    if not own_seed:
-        del tree["seed"]  # then a plan takes the number of its split
-    return Plan.from_tree(
-        merge(tree, _nested(values)),
-        task=base.task,
-        encoder=base.encoder,
-        preset=base.preset,
-        split=split,
-        folds=base.folds,
-    )
-
-
 def _task_key(plan: Plan) -> Any:
     return plan.training.seed, plan.batches, plan.signature
 
 
 def _hash_of(plan: Plan) -> str:
-    return hashlib.sha256(_json(plan.tree(), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _dimension(key: str, value: Any, default: Any) -> Choices | Range:
-    if isinstance(value, list) and value:
-        return _choices(key, value)
-    if isinstance(value, Mapping):
-        return _range(key, value, default)
-    raise ConfigError(
-        f"Expected a list of values or {{low: ..., high: ...}} for '{key}' (got {value!r}). A "
-        f"setting that is not searched goes on the command line: {key}=VALUE."
-    )
-
-
-def _choices(key: str, values: Sequence[Any]) -> Choices:
-    try:
-        texts = [_json(value) for value in values]
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"Expected plain finite values for '{key}' ({error}).") from error
-    if len(set(texts)) != len(texts) or any(isinstance(value, Mapping) for value in values):
-        raise ConfigError(f"Expected different values for '{key}', no sections (got {values}).")
-    return Choices(tuple(values))
-
-
-def _range(key: str, given: Mapping[str, Any], default: Any) -> Range:
-    for name in given:
-        if name not in _RANGE_KEYS:
-            raise ConfigError(f"Unknown '{name}' for '{key}'. " + nearest(str(name), _RANGE_KEYS))
-    low, high, step = (_number(key, name, given) for name in ("low", "high", "step"))
-    log = given.get("log", False)
-    if low is None or high is None or low > high or type(log) is not bool:
-        raise ConfigError(f"Expected low <= high and log: true or false for '{key}' (got {given}).")
-    if log and (low <= 0 or step is not None):
-        raise ConfigError(f"Expected 0 < low and no step beside 'log: true' for '{key}'.")
-    if step is not None and step <= 0:
-        raise ConfigError(f"Expected 'step' of '{key}' to be above 0 (got {step}).")
-    whole = all(isinstance(n, int) for n in (low, high, step) if n is not None)
-    if isinstance(default, int) and not whole:
-        raise ConfigError(f"Expected whole numbers for '{key}' (got {dict(given)}).")
-    # '{low: 0, high: 1}' of a setting such as dropout means every number in between.
-    return Range(low, high, log, step, whole and not isinstance(default, float))
-
-
-def _number(key: str, name: str, given: Mapping[str, Any]) -> float | None:
-    number = given.get(name)
-    if number is not None and (type(number) not in (int, float) or not math.isfinite(number)):
-        raise ConfigError(f"Expected '{name}' of '{key}' to be a number (got {number!r}).")
-    return number
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and not {"low", "high"} & value.keys():
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *sections, last = key.split(".")
-        branch = tree
-        for name in sections:
-            branch = branch.setdefault(name, {})
-        branch[last] = value
-    return tree
-
-
-def _json(value: Any, *, sort_keys: bool = False) -> str:
-    return json.dumps(value, sort_keys=sort_keys, allow_nan=False)
+    return hashlib.sha256(as_json(plan.tree(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _one_line(error: Exception) -> str:

@@ -6,7 +6,8 @@ network of the step's own, and thinned by dropout:
 .. math::
     \xi^0 \leftarrow \operatorname{Drop}(\operatorname{Norm}(\xi^0)), \qquad
     \xi^l \leftarrow \operatorname{Drop}\big(\operatorname{Norm}_l(\xi^l
-    + \operatorname{Drop}(W_{l,2} \operatorname{Drop}(\operatorname{ReLU}(W_{l,1} \xi^l + b_{l,1})) + b_{l,2}))\big).
+    + \operatorname{Drop}(W_{l,2} \operatorname{Drop}(\operatorname{ReLU}(W_{l,1} \xi^l + b_{l,1}))
+    + b_{l,2}))\big).
 
 A normalised state has a known scale, :math:`\|\xi_i\|^2 \approx d`, so a temperature chosen once
 fits every dataset; without it the energies of Eq. (4) grow with the features. Normalisation over
