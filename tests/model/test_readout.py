@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from geof import GraphReadout, LinkReadout, NodeReadout
+from geof.errors import ConfigError, DataError, ShapeError
 
 
 def test_node_readout_is_linear(random_state):
@@ -29,3 +31,58 @@ def test_link_readout_is_symmetric(random_state):
     u, v = h[1], h[2]
     single = readout.mlp(torch.cat([u * v, (u - v).abs()]))
     torch.testing.assert_close(logits[1:2], single)
+
+
+def test_graph_readout_can_tell_the_size(random_state):
+    h, readout = random_state(0).normal(5, 4), GraphReadout(4, 3, pool="sum").double()
+    batch = torch.tensor([0, 0, 0, 1, 1])
+    pooled = torch.stack([h[:3].sum(0), h[3:].sum(0)])
+    torch.testing.assert_close(readout(h, batch, 2), readout.mlp(pooled))
+
+
+def test_graph_readout_normalises_over_the_batch(random_state):
+    h, readout = random_state(0).normal(9, 4), GraphReadout(4, 3, batch_norm=True).double()
+    batch = torch.arange(9) // 3
+    pooled = h.view(3, 3, 4).mean(1)
+    scale = (pooled.var(0, unbiased=False) + readout.norm.eps).sqrt()
+    wanted = readout.mlp((pooled - pooled.mean(0)) / scale)
+    torch.testing.assert_close(readout(h, batch, 3), wanted)
+    readout.norm.running_mean.fill_(5)
+    readout.reset_parameters()
+    assert float(readout.norm.running_mean.abs().max()) == 0
+
+
+def test_link_readout_scales_the_states_it_is_asked_to(random_state):
+    h, readout = random_state(0).normal(6, 4), LinkReadout(4, normalise=True).double()
+    pairs = torch.tensor([[0, 1], [3, 2]])
+    plain = LinkReadout(4).double()
+    plain.load_state_dict(readout.state_dict())
+    scaled = 2 * h / h.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(readout(h, pairs), plain(scaled, pairs))
+    torch.testing.assert_close(readout(7 * h, pairs), readout(h, pairs))
+
+
+@pytest.mark.parametrize("kind", [NodeReadout, GraphReadout, LinkReadout])
+def test_dropout_acts_in_training_only(kind, random_state):
+    h = random_state(0).normal(40, 8)
+    sizes = (8,) if kind is LinkReadout else (8, 3)
+    more = (torch.tensor([[0, 1], [2, 3]]),) if kind is LinkReadout else ()
+    plain, dropping = kind(*sizes).double(), kind(*sizes, dropout=0.5).double()
+    for mine, given in zip(dropping.parameters(), plain.parameters(), strict=True):
+        mine.data.copy_(given.data)
+    assert torch.equal(dropping.eval()(h, *more), plain(h, *more))
+    dropping.train()
+    assert not torch.equal(dropping(h, *more), dropping(h, *more))
+
+
+def test_bad_arguments(random_state):
+    with pytest.raises(ConfigError, match="'pool'"):
+        GraphReadout(4, 3, pool="max")
+    for kind, sizes in ((NodeReadout, (4, 3)), (GraphReadout, (4, 3)), (LinkReadout, (4,))):
+        with pytest.raises(ConfigError, match="'dropout'"):
+            kind(*sizes, dropout=1.0)
+    h, readout = random_state(0).normal(6, 4), LinkReadout(4).double()
+    with pytest.raises(ShapeError, match="'pairs' to have shape"):
+        readout(h, torch.zeros(3, 2, dtype=torch.long))
+    with pytest.raises(DataError, match="from 0 to 5"):
+        readout(h, torch.tensor([[0], [6]]))

@@ -19,13 +19,14 @@ Tree: TypeAlias = dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: ``1e-3`` is a number, ``no`` is a word, no key comes twice."""
+    """YAML as people mean it: ``1e-3`` is a number, ``no`` and a date are words, no key twice."""
 
 
-# YAML 1.1 reads yes, no, on and off as booleans and 1e-3 as text. SafeLoader's own tables are
-# copied, not changed: other users of PyYAML in the process keep theirs.
+# YAML 1.1 reads yes, no, on and off as booleans, 1e-3 as text, 1:30 as a number and 2024-01-31 as a
+# date. SafeLoader's own tables are copied, not changed: other users of PyYAML keep theirs.
+_OURS = (":bool", ":float", ":int", ":timestamp")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":float"))]
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(_OURS)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -39,10 +40,19 @@ _Loader.add_implicit_resolver(
 )
 
 
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789")
+)
+
+
 def _mapping_without_repeats(loader: _Loader, node: yaml.MappingNode) -> Tree:
     tree: Tree = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.MarkedYAMLError(
+                problem=f"expected a name for a key, got {key!r}", problem_mark=key_node.start_mark
+            )
         if key in tree:
             raise yaml.MarkedYAMLError(
                 problem=f"the key {key!r} comes twice", problem_mark=key_node.start_mark
@@ -71,7 +81,7 @@ def read_settings(path: Path) -> Tree:
         raise ConfigError(f"Expected '{path}' to be YAML ({_one_line(error)}).") from error
     if tree is None:
         return {}
-    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+    if not isinstance(tree, dict):
         raise ConfigError(
             f"Expected '{path}' to hold settings as 'key: value' lines (got {type(tree).__name__})."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from geof.data.files import write_json
 from geof.errors import ConfigError, DataError
 
 LOCK = ".lock"
+_TEMPORARY = re.compile(r"\..+\.(?:json|jsonl|npz|yaml|safetensors|new)\.\w+")
 _NOT_COMPARED = ("versions", "changes")
 
 
@@ -40,9 +42,17 @@ def locked(folder: Path) -> Iterator[None]:
             "it or name another folder."
         ) from error
     try:
+        _sweep(folder)
         yield
     finally:
         lock.release()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process was writing: temporary names of files of ours."""
+    for path in folder.glob(".*"):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: bool) -> list[str]:
@@ -73,12 +83,13 @@ def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: boo
         listed = "; ".join(
             f"{name}: {old} there, {new} now" for name, (old, new) in _few(differences)
         )
-        if fixed or not allow_changes:
+        finished = (folder / "result.json").exists()  # its files say how it was made
+        if fixed or finished or not allow_changes:
             raise ConfigError(
                 f"Expected the settings that '{folder}' was begun with ({listed}). "
                 + (
                     "Go back to them or name another folder."
-                    if fixed
+                    if fixed or finished
                     else "Go back to them, name another folder, or pass --allow-changes to go on "
                     "with the new ones."
                 )

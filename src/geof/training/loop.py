@@ -275,15 +275,17 @@ class _Run:
         network.train()
         losses: list[float] = []
         norms: list[float] = []
+        evaluating = False
         try:
             for loss in task.losses(network, epoch):
                 losses.append(float(loss.detach()))
                 norms.append(self._step(loss))
+            evaluating = True
             scores = self._evaluate("validation") if settings.looks_at(epoch) else None
             if scores is not None and not _finite(scores.loss):
                 raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
         except GeometryError as error:
-            raise self._failure(error, epoch, len(losses)) from error
+            raise self._failure(error, epoch, len(norms) + (not evaluating)) from error
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),

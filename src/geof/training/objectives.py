@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from geof.errors import DataError
+from geof.errors import DataError, NonFiniteError
 
 
 def node_loss(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
@@ -59,9 +59,12 @@ def roc_auc(scores: Tensor, labels: Tensor) -> float:
 
     Raises:
         DataError: If only one of the two labels is present, where the area is undefined.
+        NonFiniteError: If a score is not finite.
     """
     from sklearn.metrics import roc_auc_score
 
+    if not bool(scores.isfinite().all()):
+        raise NonFiniteError("Expected finite scores to rank (some are NaN or infinite).")
     if not 0 < int(labels.sum()) < labels.numel():
         raise DataError(
             f"Expected both labels for ROC-AUC (got {int(labels.sum())} positive of "
