@@ -48,7 +48,7 @@ def run(tmp_path, rows, splits=("0", "1")) -> list[str]:
     said: list[str] = []
     cells = [Cell(r, s) for s in splits for r in rows]
     Worker(tmp_path / "work", say=said.append).run(
-        cells, lambda cell: record_row(cell.row, tmp_path / "work", tmp_path / "results", splits)
+        cells, lambda cell: record_row(cell.row, tmp_path / "work", tmp_path / "results")
     )
     return said
 
@@ -119,6 +119,14 @@ def test_a_results_file_says_how_it_was_made(tiny, tmp_path, monkeypatch):
     assert "77.7 ± 1.2" in page  # the paper's
     assert "not run" in page
     assert page.index("Remarks.") < page.index("## Node")
+
+
+def test_splits_run_on_another_day_stay_in_the_row(tiny, tmp_path):
+    run(tmp_path, [row(*SMALL)], splits=("4",))
+    run(tmp_path, [row(*SMALL)], splits=("1",))
+    (record,) = read_records(tmp_path / "results")
+    assert [entry["split"] for entry in record.splits] == ["1", "4"]
+    assert "--splits 1,4" in record.command
 
 
 def test_failures_are_shown(tiny, tmp_path, monkeypatch):

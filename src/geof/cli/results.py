@@ -70,7 +70,7 @@ def run_cells(options: argparse.Namespace) -> int:
     cells = [Cell(row, split) for split in options.splits for row in rows]
 
     def finished(cell: Cell) -> None:
-        record_row(cell.row, options.work, options.results, options.splits)
+        record_row(cell.row, options.work, options.results)
 
     with stop_requests() as should_stop:
         worker = Worker(
@@ -103,7 +103,7 @@ def _spawn(options: argparse.Namespace, rows: list[Row]) -> int:
             worker.wait()
         raise
     for row in rows:
-        record_row(row, options.work, options.results, options.splits)
+        record_row(row, options.work, options.results)
     return max(codes)
 
 
@@ -160,8 +160,10 @@ def _splits(text: str) -> list[str]:
         first, dash, last = part.partition("-")
         whole = dash and first.isdecimal() and last.isdecimal()
         found += [str(n) for n in range(int(first), int(last) + 1)] if whole else [part]
-    if not found or not all(s.isdecimal() or s == "scaffold" for s in found):
-        raise argparse.ArgumentTypeError(f"expected splits such as 0-9 or 0,3 (got {text!r})")
+    if not found or not all(s.isdecimal() and int(s) < 10 for s in found):
+        raise argparse.ArgumentTypeError(
+            f"expected splits from 0 to 9, such as 0,3-5 (got {text!r})"
+        )
     return found
 
 

@@ -51,27 +51,29 @@ class Record:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
+ALL_SPLITS = tuple(map(str, range(10)))
+"""The paper's ten splits or folds."""
+
 KEPT = (
     *("split_hash", "seed", "validation", "test", "metrics", "best_epoch", "epochs"),
     *("seconds_per_epoch", "peak_rss_bytes"),
 )
 
 
-def record_row(row: Row, work: Path, results: Path, splits: Sequence[str]) -> Path | None:
-    """Write a row's results file from the run folders there are.
+def record_row(row: Row, work: Path, results: Path) -> Path | None:
+    """Write a row's results file from all run folders there are, whoever made them.
 
     Args:
         row: Which row.
         work: Where run folders are.
         results: Where results files go.
-        splits: Which splits may be there.
 
     Returns:
         The file, or ``None`` if no split has finished.
     """
     done: list[tuple[str, Path, dict[str, Any]]] = []
     failures: list[dict[str, Any]] = []
-    for split in splits:
+    for split in ALL_SPLITS:
         folder = Cell(row, split).folder(work)
         result = read_result(folder) if folder.is_dir() else None
         if result is not None:
