@@ -350,3 +350,38 @@ def test_roc_auc_needs_two_classes():
     three = GraphSet("three", task.data.graphs, ("a", "b", "c"))
     with pytest.raises(DataError, match="two classes"):
         GraphTask(three, task.split, metric="roc_auc")
+
+
+def test_hidden_edges_are_predicted_and_not_seen():
+    task = link_task(batches=BatchSettings(hidden_edges=0.25))
+    given = []
+
+    class Spy(torch.nn.Module):
+        def forward(self, inputs, pairs):
+            given.append((inputs, pairs))
+            return torch.zeros(pairs.size(1), requires_grad=True)
+
+    for epoch in (1, 2, 1):
+        list(task.losses(Spy(), epoch))
+    total = task.split.train.size(1)
+    for inputs, pairs in given:
+        count = round(0.25 * total)
+        assert pairs.size(1) == 2 * count
+        asked = {tuple(sorted(pair)) for pair in pairs[:, :count].t().tolist()}
+        seen = {tuple(sorted(pair)) for pair in inputs.edge_index.t().tolist()}
+        trained = {tuple(sorted(pair)) for pair in task.split.train.t().tolist()}
+        assert len(asked) == count
+        assert asked.isdisjoint(seen)
+        assert asked | seen == trained
+        assert inputs.edge_index.size(1) == 2 * len(seen)  # both directions
+    assert not torch.equal(given[0][1], given[1][1])  # drawn anew
+    assert torch.equal(given[0][1], given[2][1])  # by the number of the epoch alone
+    assert task.record()["hidden_edges"] == 0.25
+
+
+def test_hidden_edges_are_a_share():
+    for bad in (0, 1, 1.5, "all"):
+        with pytest.raises(ConfigError, match="hidden_edges"):
+            BatchSettings(hidden_edges=bad)
+    with pytest.raises(ConfigError, match="got both"):
+        BatchSettings(batch_size=4, fanouts=(2,), hidden_edges=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import tempfile
 import threading
 from dataclasses import replace
@@ -203,14 +204,17 @@ def test_without_a_sound_state_nothing_is_pretended(harm, tmp_path):
 
 
 def test_a_damaged_state_never_takes_the_sound_ones_place(machine, whole, tmp_path):
-    """Killed between the renames of the first save after a rescue."""
-    task = node_task()
-    stopped_after(2, task, tmp_path)
-    damage(tmp_path / CURRENT, "bit")
-    for last in range(200):
-        if machine.run(task, tmp_path, last=last):
-            break
-    assert remains(tmp_path) == whole
+    """Killed at the renames that follow a rescue, between the two of a save among them."""
+    task, harmed = node_task(), tmp_path / "harmed"
+    stopped_after(2, task, harmed)
+    damage(harmed / CURRENT, "bit")
+    shutil.copytree(harmed, tmp_path / "whole")
+    assert machine.run(task, tmp_path / "whole")
+    for last in [i for i, name in enumerate(machine.deeds) if name == "replace"]:
+        out = shutil.copytree(harmed, tmp_path / str(last))
+        assert not machine.run(task, out, last=last)
+        assert machine.run(task, out)
+        assert remains(out) == whole
 
 
 def damage(path: Path, harm: str) -> None:

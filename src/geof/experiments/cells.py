@@ -84,8 +84,8 @@ class Cell:
 
     def folder(self, work: Path) -> Path:
         """Return the run folder: another one as soon as a setting differs."""
-        plan = self.row.plan(self.split)
-        content = json.dumps([self.row.dataset, self.row.encoder, plan.tree()], sort_keys=True)
+        tree = _without_nones(self.row.plan(self.split).tree())
+        content = json.dumps([self.row.dataset, self.row.encoder, tree], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
         return work / self.row.name / f"split-{self.split}-{digest}"
 
@@ -117,6 +117,15 @@ def choose_rows(
     for row in rows:
         row.plan("0")  # unknown encoders, presets and settings are told at once
     return rows
+
+
+def _without_nones(tree: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is off: a setting added later and not used must not make another cell."""
+    return {
+        key: _without_nones(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 def _slug(word: str) -> str:

@@ -19,6 +19,7 @@ from geof.config import (
     require_option,
     require_positive,
 )
+from geof.errors import NonFiniteError
 from geof.kernels import Neighbourhoods
 from geof.model.atlas import PrototypeAtlas
 from geof.model.inputs import (
@@ -305,7 +306,10 @@ class GeoF(Recurrence):
         # check; the wide input is searched only to name the culprit.
         if not torch.compiler.is_compiling() and not all_finite(features):
             check_finite("x", x.detach() if x.layout == torch.strided else x.detach().to_dense())
-            check_finite("feature_lift output", features)
+            raise NonFiniteError(
+                "Expected finite lifted features (finite features times W_in are not). Lower the "
+                "learning rate or scale the features."
+            )
         if self.signature_lift is not None:
             features = features + self.signature_lift(signature)
         features = self.refinement.start(features)

@@ -50,17 +50,23 @@ def evolve_in_pieces(
     edges = as_neighbourhoods(edge_index, x.size(0))
     index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))
     state = model.initial_state(x, signature)
-    environments = [model.environment(*state)] if model.outputs == "all" else []
+    every = model.outputs == "all"
+    output = state.features.new_empty(x.size(0), model.out_channels)
+    environments = output.split(model.hidden_channels, dim=1)
+    if every:
+        for piece in pieces_of(index, piece_size):
+            parts = (part[piece.targets] for part in state)
+            environments[0][piece.targets] = model.environment(*parts)
     for step in range(model.steps):
         following = CoupledState(*(torch.empty_like(part) for part in state))
         for piece in pieces_of(index, piece_size):
             advanced = _advance_targets(model, state, signature, piece, step)
             following.features[piece.targets] = advanced.features
             following.coordinates[piece.targets] = advanced.coordinates
+            if every or step == model.steps - 1:
+                environments[step + 1 if every else 0][piece.targets] = model.environment(*advanced)
         state = following
-        if model.outputs == "all" or step == model.steps - 1:
-            environments.append(model.environment(*state))
-    return torch.cat(environments, dim=-1) if len(environments) > 1 else environments[0]
+    return output
 
 
 def _advance_targets(

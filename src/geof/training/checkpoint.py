@@ -30,7 +30,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     text = json.dumps(about, sort_keys=True, allow_nan=False)
-    header = {"version": __version__, "about": text, "seal": _seal(plain, text)}
+    header = {"version": __version__, "about": text, "seal": _seal(plain, __version__ + text)}
     # One entry: safetensors writes several in an order that changes from process to process.
     write_atomically(path, save(plain, {_HEADER: json.dumps(header, sort_keys=True)}))
 
@@ -51,7 +51,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "truncated or not a checkpoint."
         ) from error
     text = header.get("about", "{}")
-    if header.get("seal") != _seal(tensors, text):
+    if header.get("seal") != _seal(tensors, header.get("version", "") + text):
         raise DataError(
             f"Expected '{path}' as it was written, but its checksum does not fit: it was damaged "
             "or changed. Use a copy."

@@ -33,7 +33,8 @@ class Diagnosis:
     def __str__(self) -> str:
         where = "" if self.step is None else f" at recurrent step {self.step}"
         steps = ", ".join(map(str, self.retried_blocks)) or "none reached"
-        return f"First not finite: {self.quantity}{where}. Blocks jittered again per step: {steps}."
+        first = self.quantity.rstrip(".")
+        return f"First not finite: {first}{where}. Blocks jittered again per step: {steps}."
 
 
 @torch.no_grad()
@@ -74,7 +75,8 @@ def _walk(model: GeoF, inputs: GraphInputs) -> tuple[str | None, int | None, tup
                 if not all_finite(getattr(state, name)):
                     return name, step + 1, tuple(retried)
     except GeofError as error:
-        return str(error), len(retried) + 1, tuple(retried)
+        first_sentence = str(error).split(". ")[0].removeprefix("Expected ")
+        return first_sentence, len(retried) + 1, tuple(retried)
     finally:
         model.train(training)
     return None, None, tuple(retried)

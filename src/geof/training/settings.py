@@ -109,12 +109,21 @@ class BatchSettings:
             64 graphs, and for the whole graph where there is only one.
         fanouts: Neighbours to draw per node, one number per hop; ``None`` for whole
             neighbourhoods. Evaluation always uses the whole graph.
+        hidden_edges: For links: share of the training edges to predict in an epoch, drawn anew each
+            time and hidden from its messages; ``None`` predicts all of them with all of them in the
+            messages, as the paper's loss has it. A network that sees the very edges it is asked
+            about learns to look them up, and held-out edges cannot be looked up.
     """
 
     batch_size: int | None = None
     fanouts: tuple[int, ...] | None = None
+    hidden_edges: float | None = None
 
     def __post_init__(self) -> None:
+        if self.hidden_edges is not None:
+            require_number("hidden_edges", self.hidden_edges, above=0, below=1)
+            if self.fanouts is not None:
+                raise ConfigError("Expected 'fanouts' or 'hidden_edges' (got both).")
         if self.batch_size is not None:
             require_positive("batch_size", self.batch_size)
         if self.fanouts is not None:

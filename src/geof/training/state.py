@@ -112,6 +112,7 @@ def load_state(
             notes.append(str(error))
             continue
         if notes:
+            (folder / CURRENT).unlink()  # or the next save would put it in this one's place
             notes.append(f"Going on from '{path.name}', the state before it.")
         return _restore(path, tensors, about, network, optimiser), notes
     if notes:

@@ -197,16 +197,21 @@ class LinkTask(Task):
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels = int(graph.x.size(1))
         self.seed = seed
+        self.hidden_edges = None if batches is None else batches.hidden_edges
         self.sampling = _Sampling.wanted(self.inputs, batches, seed)
 
     def record(self) -> dict[str, Any]:
-        """Return that the leak check ran, and how neighbourhoods are sampled."""
+        """Return that the leak check ran, and how edges and neighbourhoods are drawn."""
         sampling = {} if self.sampling is None else self.sampling.record()
-        return {"leak_checked": self.leak_checked, **sampling}
+        hidden = {} if self.hidden_edges is None else {"hidden_edges": self.hidden_edges}
+        return {"leak_checked": self.leak_checked, **sampling, **hidden}
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
         positive, negative = self.split.train, self.split.training_negatives(epoch)
+        if self.hidden_edges is not None:
+            yield self._loss_of_hidden(network, positive, negative, epoch)
+            return
         if self.sampling is None:
             yield self._loss(network, positive, negative)[0]
             return
@@ -218,6 +223,20 @@ class LinkTask(Task):
             batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
             logits = network(self.sampling.inputs(batch), local)
             yield link_loss(logits[: len(chosen)], logits[len(chosen) :])
+
+    def _loss_of_hidden(
+        self, network: Network, positive: Tensor, negative: Tensor, epoch: int
+    ) -> Tensor:
+        """Return the loss on edges that this epoch's messages do not run along."""
+        order = torch.from_numpy(raw_permutation(raw_stream(self.seed, epoch), positive.size(1)))
+        count = max(round((self.hidden_edges or 1.0) * len(order)), 1)
+        seen = positive[:, order[count:]]
+        inputs = GraphInputs.build(
+            self.inputs.x, torch.cat([seen, seen.flip(0)], dim=1), self.inputs.signature
+        )
+        chosen = order[:count]
+        logits = network(inputs, torch.cat([positive[:, chosen], negative[:, chosen]], dim=1))
+        return link_loss(logits[:count], logits[count:])
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
@@ -289,7 +308,8 @@ class GraphTask(Task):
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
         order = raw_permutation(raw_stream(self.seed, epoch), len(self.split.train))
         pieces = list(self.split.train[torch.from_numpy(order)].split(self.batch_size))
-        if len(pieces) > 1 and len(pieces[-1]) == 1:  # one graph alone has no batch statistics
+        if len(pieces) > 1 and len(pieces[-1]) == 1 < self.batch_size:
+            # One graph alone has no batch statistics.
             pieces[-2:] = [torch.cat(pieces[-2:])]
         for piece in pieces:
             yield graph_loss(network(self._inputs(piece)), self._labels[piece])
