@@ -125,6 +125,7 @@ def test_a_failed_contestant_is_an_exit_code(short, tmp_path, monkeypatch, capsy
     assert "ValueError: broken" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_is_finished(tmp_path):
     path = tmp_path / "rows.json"
     arguments = ["--workloads", "tiny", "edges-1e6", "--models", "gcn", "--json", str(path)]

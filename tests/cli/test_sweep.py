@@ -279,6 +279,7 @@ def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(source):
     assert len({row["folder"] for row in rows("S")}) == 3
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_study(source, capfd):
     words = ["--sampler", "grid", "--splits", "0", "--workers", "2", "--out", "S", "epochs=2"]
     assert main(["sweep", "grid.yaml", *source, *words, *QUICK]) == 0
