@@ -113,7 +113,7 @@ class Metrics:
     """Follows a run's epochs; what an earlier process wrote does not count."""
 
     def __init__(self, run: Path) -> None:
-        self.path = run / "metrics.jsonl"
+        self.path, self.result = run / "metrics.jsonl", run / "result.json"
         self.old = self._identity()
 
     def _identity(self) -> int | None:
@@ -121,8 +121,11 @@ class Metrics:
 
     def wait_for(self, epoch: int) -> None:
         deadline = time.monotonic() + 60
-        # A process begins with a new file, holding the epochs of the state it found.
-        while self._identity() == self.old or self.path.read_bytes().count(b"\n") < epoch:
+        # A process begins with a new file, holding the epochs of the state it found; one that finds
+        # a finished run, killed only on its way out, begins nothing.
+        while not self.result.exists() and (
+            self._identity() == self.old or self.path.read_bytes().count(b"\n") < epoch
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
