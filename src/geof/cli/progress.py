@@ -58,29 +58,31 @@ def training_meter(console: Console, total: int, *, quiet: bool) -> Iterator[Met
     class _Meter:
         def __init__(self) -> None:
             self.began = self.spoke = time.monotonic()
-            self.first: int | None = None
+            self.before = 0  # epochs of the runs before this one
+            self.done = 0  # of all, those of an earlier process among them
+            self.seen = 0  # here
 
         def start(self, title: str) -> None:
+            self.before = self.done
             progress.update(bar, description=title)
             if not live and not quiet:
                 console.print(title, highlight=False, soft_wrap=True)
 
         def epoch(self, report: EpochReport) -> None:
+            self.done, self.seen = self.before + report.epoch, self.seen + 1
             status = f"epoch {report.epoch}, loss {report.loss:.3f}"
             if report.validation is not None:
                 status += f", validation {report.validation:.1f} %"
             if live:
-                progress.update(bar, completed=report.epoch, status=status)
+                progress.update(bar, completed=self.done, status=status)
             elif not quiet:
-                self._plain(report.epoch, status)
+                self._plain(status)
 
-        def _plain(self, epoch: int, status: str) -> None:
-            if self.first is None:
-                self.first = epoch - 1
+        def _plain(self, status: str) -> None:
             now = time.monotonic()
             if now - self.spoke < PLAIN_SECONDS:
                 return
-            left = (now - self.began) / (epoch - self.first) * (total - epoch)
+            left = (now - self.began) / self.seen * (total - self.done)
             console.print(f"{status}, {_clock(left)} left", highlight=False, soft_wrap=True)
             self.spoke = now
 
