@@ -70,6 +70,20 @@ def test_the_page_of_results_shows_what_is_recorded():
     assert page == (ROOT / "docs" / "results.md").read_text()
 
 
+def test_recorded_rows_were_made_by_the_presets_that_ship():
+    from geof.experiments.cells import Row, as_plain
+    from geof.experiments.results import read_records
+
+    def used(tree):
+        if not isinstance(tree, dict):
+            return tree
+        return {key: used(v) for key, v in tree.items() if v is not None and key != "seed"}
+
+    for record in read_records(ROOT / "results"):
+        row = Row(**{**record.row, "changes": tuple(record.row["changes"])})
+        assert used(record.settings) == used(as_plain(row.plan("0"))), row.name
+
+
 def test_the_variants_table_is_complete():
     from geof.config import VARIANTS
 
