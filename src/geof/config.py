@@ -13,6 +13,7 @@ Evolution: TypeAlias = Literal["recurrent", "one-shot", "frozen"]
 StepOutputs: TypeAlias = Literal["last", "all"]
 Pooling: TypeAlias = Literal["mean", "sum"]
 Norm: TypeAlias = Literal["none", "layer", "batch"]
+TaskKind: TypeAlias = Literal["node", "link", "graph"]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
+from geof.baselines.contract import Outputs
 from geof.errors import ConfigError
 from geof.signature import SignatureSettings, structural_signature
 from geof.training import BatchSettings, Experiment, GraphTask, TrainSettings
@@ -75,6 +76,9 @@ class Spy:
 
     def __init__(self):
         self.sizes: list[int] = []
+
+    def outputs(self, inputs, pairs=None):
+        return Outputs(self(inputs, pairs))
 
     def __call__(self, inputs, pairs=None):
         self.sizes.append(inputs.num_graphs)

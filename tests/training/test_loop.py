@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from geof.baselines.contract import Outputs
 from geof.data.link_splits import LeakError, random_link_split
 from geof.data.records import GraphSet
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
@@ -296,14 +297,9 @@ def test_graphs_come_in_another_order_each_epoch():
 
 
 def _seen(task: GraphTask, epoch: int):
-    seen = []
-
-    def spy(inputs):
-        seen.append((inputs, inputs.x[:, 0].mul(1e4).long().tolist()))
-        return torch.zeros(inputs.num_graphs, 2)
-
-    list(task.losses(spy, epoch))
-    return seen
+    return [
+        (inputs, inputs.x[:, 0].mul(1e4).long().tolist()) for inputs in task.training_inputs(epoch)
+    ]
 
 
 def test_link_runs_check_for_leaks_first():
@@ -357,9 +353,9 @@ def test_hidden_edges_are_predicted_and_not_seen():
     given = []
 
     class Spy(torch.nn.Module):
-        def forward(self, inputs, pairs):
+        def outputs(self, inputs, pairs):
             given.append((inputs, pairs))
-            return torch.zeros(pairs.size(1), requires_grad=True)
+            return Outputs(torch.zeros(pairs.size(1), requires_grad=True))
 
     for epoch in (1, 2, 1):
         list(task.losses(Spy(), epoch))

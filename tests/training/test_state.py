@@ -53,7 +53,7 @@ def test_everything_comes_back(tmp_path):
     wanted = weights(network)
 
     task, network, optimiser = build(seed=1)
-    progress, notes = load_state(tmp_path, network, optimiser)
+    progress, notes = load_state(tmp_path, network, lambda epoch: optimiser)
     assert notes == []
     assert (progress.reports, progress.epoch, progress.seconds) == ([REPORT, unseen], 2, 1.5)
     assert (progress.best.score, progress.best.epoch) == (best.score, 1)
@@ -68,7 +68,7 @@ def test_everything_comes_back(tmp_path):
 
 def test_nothing_there_is_the_beginning(tmp_path):
     _, network, optimiser = build()
-    progress, notes = load_state(tmp_path, network, optimiser)
+    progress, notes = load_state(tmp_path, network, lambda epoch: optimiser)
     assert (progress.epoch, progress.best, notes) == (0, None, [])
 
 
@@ -77,9 +77,9 @@ def test_the_state_before_is_kept_until_the_next(tmp_path):
     for count in (1, 2, 3):
         save_state(tmp_path, Progress([REPORT] * count), network, optimiser)
     assert {path.name for path in tmp_path.iterdir()} == {CURRENT, PREVIOUS}
-    assert load_state(tmp_path, network, optimiser)[0].epoch == 3
+    assert load_state(tmp_path, network, lambda epoch: optimiser)[0].epoch == 3
     (tmp_path / CURRENT).unlink()
-    assert load_state(tmp_path, network, optimiser)[0].epoch == 2
+    assert load_state(tmp_path, network, lambda epoch: optimiser)[0].epoch == 2
     (tmp_path / f"{CURRENT}.new").touch()
     discard_states(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -91,6 +91,6 @@ def test_a_state_of_another_network_is_refused(tmp_path):
     other = Experiment(node_task(), TrainSettings(), options={**FRAGILE, "steps": 3}).build()
     before = weights(other)
     with pytest.raises(DataError, match="missing encoder"):
-        load_state(tmp_path, other, torch.optim.Adam(other.parameters()))
+        load_state(tmp_path, other, lambda epoch: torch.optim.Adam(other.parameters()))
     for name, value in before.items():
         assert torch.equal(other.state_dict()[name], value), name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_torch_csr_tensor
 
 from geof.model.graph_inputs import GraphInputs
+from geof.model.refinement import drop_features, scale_rows
 
 
 class SparseLinear(nn.Linear):
@@ -23,19 +26,67 @@ class SparseLinear(nn.Linear):
         return product if self.bias is None else product + self.bias
 
 
+def input_features(
+    inputs: GraphInputs, *, scale: bool = False, dropout: float = 0.0, training: bool = False
+) -> Tensor:
+    """Return the features, rows scaled (once for all passes) and entries dropped as wanted."""
+    x = inputs.x
+    if scale:
+        kept = inputs.edges.kept
+        if "scaled features" not in kept:
+            kept["scaled features"] = scale_rows(x)
+        x = kept["scaled features"]
+    return drop_features(x, dropout, training=training)
+
+
 def normalised_adjacency(inputs: GraphInputs) -> Tensor:
     r"""Return :math:`\hat D^{-1/2} (A + I) \hat D^{-1/2}` in CSR form, ``(n, n)``.
 
     Rows are targets and degrees count in-neighbours, which matters for sampled neighbourhoods:
     their edges lead towards the seeds only.
     """
-    kept, dtype = inputs.edges.kept, inputs.x.dtype
-    key = f"normalised_adjacency {dtype}"
+    return _kept_matrix(inputs, "normalised_adjacency", _symmetric)
+
+
+def mean_adjacency(inputs: GraphInputs) -> Tensor:
+    r"""Return :math:`\hat D^{-1} (A + I)` in CSR form, ``(n, n)``: rows sum to one."""
+    return _kept_matrix(inputs, "mean_adjacency", _row_stochastic)
+
+
+def adjacency(inputs: GraphInputs) -> Tensor:
+    """Return :math:`A`, without self-loops, in CSR form: row ``i`` sums over its neighbours."""
+    return _kept_matrix(inputs, "adjacency", _plain)
+
+
+Weighted: TypeAlias = tuple[Tensor, Tensor]
+
+
+def _symmetric(inputs: GraphInputs) -> Weighted:
+    nodes, dtype = inputs.x.size(0), inputs.x.dtype
+    edge_index, weight = gcn_norm(inputs.edge_index, num_nodes=nodes, dtype=dtype)
+    return edge_index, weight
+
+
+def _row_stochastic(inputs: GraphInputs) -> Weighted:
+    edges = inputs.edges
+    degree = torch.bincount(edges.target, minlength=edges.num_nodes).to(inputs.x.dtype)
+    return edges.edge_index, degree.reciprocal()[edges.target]
+
+
+def _plain(inputs: GraphInputs) -> Weighted:
+    return inputs.edge_index, torch.ones(inputs.edge_index.size(1), dtype=inputs.x.dtype)
+
+
+def _kept_matrix(
+    inputs: GraphInputs, name: str, weighted: Callable[[GraphInputs], Weighted]
+) -> Tensor:
+    """Return a sparse matrix made once per graph and dtype."""
+    kept, key = inputs.edges.kept, f"{name} {inputs.x.dtype}"
     if key not in kept:
         nodes = inputs.x.size(0)
-        edge_index, weight = gcn_norm(inputs.edge_index, num_nodes=nodes, dtype=dtype)
+        edge_index, weight = weighted(inputs)
         with warnings.catch_warnings():  # torch calls its CSR support a beta
             warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
             kept[key] = to_torch_csr_tensor(edge_index.flip(0), weight, size=(nodes, nodes))
-    adjacency: Tensor = kept[key]
-    return adjacency
+    matrix: Tensor = kept[key]
+    return matrix

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from geof.cli.arguments import SOURCE_FLAGS, SOURCES, read_training_data
-from geof.config import require_option, require_positive
+from geof.config import TaskKind, require_option, require_positive
 from geof.data.columns import ColumnEncoder
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, nearest
@@ -23,7 +23,7 @@ from geof.settings import (
     read_settings,
 )
 from geof.training import Experiment, Plan, Task
-from geof.training.networks import TaskKind, encoder_options
+from geof.training.networks import encoder_options
 
 RUN_KEYS = ("task", "encoder", "preset", "split", "folds")
 """What a settings file may say about the run itself, beside ``data`` and the settings."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geof.config import TaskKind
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
 from geof.settings import load_preset, merge, parse_words
 from geof.training import Plan
-from geof.training.networks import TaskKind
 
 SETTINGS: tuple[tuple[TaskKind, str], ...] = (
     *(("node", name) for name, b in CATALOGUE.items() if "node classification" in b.tasks),

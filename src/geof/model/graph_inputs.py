@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +22,8 @@ class GraphInputs:
         signature: ``(n, q)``.
         batch: ``(n,)``, the graph of each node, or ``None`` for a single graph.
         num_graphs: How many graphs.
+        kept: One dictionary per graph, for what a method derives from its edges and features once;
+            it lives as long as the data do, whatever batches the graph appears in.
     """
 
     x: Tensor
@@ -28,6 +32,7 @@ class GraphInputs:
     signature: Tensor
     batch: Tensor | None = None
     num_graphs: int = 1
+    kept: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def build(
@@ -37,7 +42,10 @@ class GraphInputs:
         signature: Tensor,
         batch: Tensor | None = None,
         num_graphs: int = 1,
+        kept: Sequence[dict[str, Any]] | None = None,
     ) -> GraphInputs:
         """Prepare the neighbourhoods."""
         edges = Neighbourhoods.from_edge_index(edge_index, x.size(0))
-        return cls(x, edge_index, edges, signature, batch, num_graphs)
+        if kept is None:
+            kept = [{} for _ in range(num_graphs)]
+        return cls(x, edge_index, edges, signature, batch, num_graphs, tuple(kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +23,14 @@ class PackedGraphs:
         edge_index: ``(2, E)``, nodes numbered within their own graph.
         first_node: ``(G + 1,)``; the nodes of graph ``g`` are ``first_node[g]`` and following.
         first_edge: ``(G + 1,)``, likewise.
+        kept: What methods derived from each graph, for all batches it appears in.
     """
 
     x: Tensor
     edge_index: Tensor
     first_node: Tensor
     first_edge: Tensor
+    kept: tuple[dict[str, Any], ...]
 
     @classmethod
     def pack(cls, graphs: Sequence[Data]) -> PackedGraphs:
@@ -38,6 +41,7 @@ class PackedGraphs:
             edge_index=torch.cat([graph.edge_index for graph in graphs], dim=1),
             first_node=_starts([graph.num_nodes for graph in graphs]),
             first_edge=_starts([graph.edge_index.size(1) for graph in graphs]),
+            kept=tuple({} for _ in graphs),
         )
 
     def __len__(self) -> int:
@@ -65,6 +69,7 @@ class PackedGraphs:
             signature.index_select(0, nodes),
             torch.repeat_interleave(torch.arange(len(chosen)), sizes),
             len(chosen),
+            kept=[self.kept[i] for i in chosen.tolist()],
         )
 
 

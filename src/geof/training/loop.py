@@ -23,14 +23,15 @@ import torch_geometric
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from geof.baselines.contract import HasEpochEnd, HasPretext
 from geof.data.files import write_atomically, write_json
-from geof.errors import GeometryError, NonFiniteError, StoppedError
+from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
 from geof.model.graph_inputs import GraphInputs
 from geof.training.checkpoint import load_checkpoint, write_tensors
 from geof.training.diagnosis import bad_gradient, diagnose
 from geof.training.folder import locked, read_result, settle_config
 from geof.training.networks import Network, NetworkSpec
-from geof.training.settings import SELECTION, TrainSettings
+from geof.training.settings import SELECTION, PretrainSettings, TrainSettings
 from geof.training.state import (
     Best,
     EpochReport,
@@ -98,6 +99,7 @@ class Experiment:
         encoder: Which encoder, a key of :data:`geof.training.networks.ENCODERS`.
         options: The encoder's own arguments.
         readout: The readout's own arguments.
+        pretraining: The stage before the task's, for methods that have one.
         preset: Name of the preset the settings come from, for the record.
         read_test: Whether the test part is read at the end; a search must not.
         record: More to write into ``config.json`` and the checkpoint's header.
@@ -109,16 +111,21 @@ class Experiment:
     encoder: str = "geof"
     options: Mapping[str, Any] = field(default_factory=dict)
     readout: Mapping[str, Any] = field(default_factory=dict)
+    pretraining: PretrainSettings = field(default_factory=PretrainSettings)
     preset: str = "custom"
     read_test: bool = True
     record: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def build(self) -> Network:
-        """Return the network with its parameters drawn from the seed."""
+        """Return the network with its parameters drawn from the seed.
+
+        Raises:
+            ConfigError: For an option the method does not have, or a stage it does not.
+        """
         torch.manual_seed(self.settings.seed)
         task = self.task
-        return Network(
+        network = Network(
             NetworkSpec(
                 encoder=self.encoder,
                 options=self.options,
@@ -127,12 +134,21 @@ class Experiment:
                 signature_channels=task.signature.values.size(1),
                 num_classes=task.num_classes,
                 readout=self.readout,
+                num_nodes=task.num_nodes,
+                num_edges=task.num_edges,
             )
         )
+        if self.pretraining.epochs and not isinstance(network.encoder, HasPretext):
+            raise ConfigError(
+                f"Expected 'pretraining.epochs' to be 0 for '{self.encoder}', which has no pretext "
+                f"task (got {self.pretraining.epochs})."
+            )
+        return network
 
     def config(self, spec: NetworkSpec) -> dict[str, Any]:
         """Return what ``config.json`` holds."""
         task = self.task
+        stage = {} if not self.pretraining.epochs else {"pretraining": asdict(self.pretraining)}
         return {
             "dataset": task.dataset,
             "split": task.split_name,
@@ -140,6 +156,7 @@ class Experiment:
             "preset": self.preset,
             "network": spec.as_json(),
             "training": asdict(self.settings),
+            **stage,
             "signature": task.signature.describe(),
             "selection": SELECTION,
             "read_test": self.read_test,
@@ -222,11 +239,7 @@ class _Run:
 
     def __init__(self, plan: Experiment, network: Network, out: Path | None, watch: Watch) -> None:
         self.plan, self.network, self.out, self.watch = plan, network, out, watch
-        settings = plan.settings
-        kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-        self.optimiser = kinds[settings.optimiser](
-            network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
+        self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
         self.progress = Progress()
         self._saved_epoch, self._saved_at = 0, time.monotonic()
         self._kept_epoch = 0  # of the checkpoint on disk
@@ -236,7 +249,8 @@ class _Run:
         """Train to the end, read the test part, write the result."""
         self._resume()
         with ExitStack() as stack:
-            stack.callback(self.network.register_forward_pre_hook(self._remember_inputs).remove)
+            hook = self.network.encoder.register_forward_pre_hook(self._remember_inputs)
+            stack.callback(hook.remove)
             metrics = stack.enter_context(self._metrics_file())
             while not self._is_over():
                 report = self._epoch(self.progress.epoch + 1)
@@ -250,7 +264,7 @@ class _Run:
     def _resume(self) -> None:
         if self.out is None:
             return
-        self.progress, notes = load_state(self.out, self.network, self.optimiser)
+        self.progress, notes = load_state(self.out, self.network, self.optimiser_of)
         for note in notes:
             self.watch.on_note(note)
         self._saved_epoch = self.progress.epoch
@@ -258,9 +272,37 @@ class _Run:
             self.watch.on_note(f"Going on after epoch {self.progress.epoch}.")
         (self.out / "failure.json").unlink(missing_ok=True)
 
+    def is_pretext(self, epoch: int) -> bool:
+        """Return whether an epoch belongs to the stage before the task's."""
+        return epoch <= self.plan.pretraining.epochs
+
+    def optimiser_of(self, epoch: int) -> torch.optim.Optimizer:
+        """Return the optimiser of an epoch's stage, fresh when a stage is entered."""
+        pretext = self.is_pretext(epoch)
+        if self._optimiser is None or self._optimiser[0] != pretext:
+            self._optimiser = (pretext, self._enter(pretext))
+        return self._optimiser[1]
+
+    def _enter(self, pretext: bool) -> torch.optim.Optimizer:
+        settings, before, network = self.plan.settings, self.plan.pretraining, self.network
+        if pretext:
+            return torch.optim.Adam(
+                network.encoder.parameters(),
+                lr=before.learning_rate,
+                weight_decay=before.weight_decay,
+            )
+        if before.epochs and before.freeze:
+            network.freeze_encoder()
+        kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+        return kind(
+            [parameter for parameter in network.parameters() if parameter.requires_grad],
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+        )
+
     def _is_over(self) -> bool:
         settings, progress = self.plan.settings, self.progress
-        if progress.epoch >= settings.epochs:
+        if progress.epoch >= self.plan.pretraining.epochs + settings.epochs:
             return True
         if settings.patience is None or progress.best is None:
             return False
@@ -269,19 +311,27 @@ class _Run:
     def _epoch(self, epoch: int) -> EpochReport:
         started = time.perf_counter()
         settings, network, task = self.plan.settings, self.network, self.plan.task
-        rate = settings.learning_rate_at(epoch)
-        for group in self.optimiser.param_groups:
+        pretext, optimiser = self.is_pretext(epoch), self.optimiser_of(epoch)
+        place = epoch - self.plan.pretraining.epochs  # within the task's own stage
+        rate = self.plan.pretraining.learning_rate
+        if not pretext:
+            rate = settings.learning_rate_at(place)
+        for group in optimiser.param_groups:
             group["lr"] = rate
         network.train()
         losses: list[float] = []
         norms: list[float] = []
         evaluating = False
         try:
-            for loss in task.losses(network, epoch):
+            grade = task.pretext_losses if pretext else task.losses
+            for loss in grade(network, epoch):
                 losses.append(float(loss.detach()))
-                norms.append(self._step(loss))
+                norms.append(self._step(loss, optimiser))
             evaluating = True
-            scores = self._evaluate("validation") if settings.looks_at(epoch) else None
+            if not pretext and isinstance(network.encoder, HasEpochEnd):
+                network.encoder.end_epoch(task.view(network, place))
+            looks = not pretext and settings.looks_at(place)
+            scores = self._evaluate("validation") if looks else None
             if scores is not None and not _finite(scores.loss):
                 raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
         except GeometryError as error:
@@ -298,11 +348,11 @@ class _Run:
         self.progress.seconds += time.perf_counter() - started
         return report
 
-    def _step(self, loss: Tensor) -> float:
+    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
         """Take one optimiser step and return the gradient's norm before clipping."""
         if not bool(loss.isfinite()):
             raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
-        self.optimiser.zero_grad()
+        optimiser.zero_grad()
         loss.backward()
         parameters = [p for p in self.network.parameters() if p.grad is not None]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -313,7 +363,7 @@ class _Run:
             )
         if self.plan.settings.clip is not None:
             clip_grads_with_norm_(parameters, self.plan.settings.clip, norm)
-        self.optimiser.step()
+        optimiser.step()
         return float(norm)
 
     def _take(self, report: EpochReport) -> None:
@@ -360,7 +410,8 @@ class _Run:
         due = time.monotonic() - self._saved_at >= self.watch.save_seconds
         if not (due or force):
             return
-        save_state(self.out, self.progress, self.network, self.optimiser)
+        optimiser = self.optimiser_of(self.progress.epoch)
+        save_state(self.out, self.progress, self.network, optimiser)
         self._keep_checkpoint()
         self._saved_epoch, self._saved_at = self.progress.epoch, time.monotonic()
 

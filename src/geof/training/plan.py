@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from geof.config import TaskKind
 from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import random_link_split
@@ -17,11 +18,11 @@ from geof.data.splits import GraphSplit, random_node_split, stratified_folds
 from geof.errors import ConfigError, nearest
 from geof.signature import SignatureSettings
 from geof.training.loop import Experiment
-from geof.training.networks import TaskKind, encoder_options, readout_options
-from geof.training.settings import BatchSettings, TrainSettings
+from geof.training.networks import encoder_options, readout_options
+from geof.training.settings import BatchSettings, PretrainSettings, TrainSettings
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Task
 
-SECTIONS = ("model", "readout", "signature")
+SECTIONS = ("model", "readout", "signature", "pretraining")
 _TRAINING = tuple(f.name for f in fields(TrainSettings))
 _BATCHES = tuple(f.name for f in fields(BatchSettings))
 
@@ -41,6 +42,7 @@ class Plan:
         model: The encoder's options, complete.
         readout: The readout's options, complete.
         signature: How signatures are computed.
+        pretraining: The stage before the task's.
     """
 
     task: TaskKind
@@ -53,6 +55,7 @@ class Plan:
     model: Mapping[str, Any] = field(default_factory=dict)
     readout: Mapping[str, Any] = field(default_factory=dict)
     signature: SignatureSettings = field(default_factory=SignatureSettings)
+    pretraining: PretrainSettings = field(default_factory=PretrainSettings)
 
     @classmethod
     def from_tree(
@@ -100,19 +103,23 @@ class Plan:
             training=TrainSettings.from_options(training),
             batches=BatchSettings(**{key: tree[key] for key in _BATCHES if key in tree}),
             model=encoder_options(encoder, sections["model"]),
-            readout=readout_options(task, sections["readout"]),
+            readout=readout_options(encoder, task, sections["readout"]),
             signature=SignatureSettings.from_options(sections["signature"]),
+            pretraining=PretrainSettings.from_options(sections["pretraining"]),
         )
 
     def tree(self) -> dict[str, Any]:
         """Return every setting, given or by default, as a tree that makes this plan again."""
-        return {
+        tree = {
             **asdict(self.training),
             **asdict(self.batches),
             "model": dict(self.model),
             "readout": dict(self.readout),
             "signature": asdict(self.signature),
         }
+        if self.pretraining != PretrainSettings():
+            tree["pretraining"] = asdict(self.pretraining)
+        return tree
 
     def build_task(self, data: NodeGraph | GraphSet, data_root: Path | None = None) -> Task:
         """Return the task on the split this plan names.
@@ -155,6 +162,7 @@ class Plan:
             encoder=self.encoder,
             options=self.model,
             readout=self.readout,
+            pretraining=self.pretraining,
             preset=self.preset,
             **more,
         )

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch_geometric.nn import global_mean_pool
 
 from geof.data.columns import ColumnEncoder
 from geof.data.link_splits import LinkSplit
@@ -20,7 +21,6 @@ from geof.data.split_files import DatasetIdentity
 from geof.data.splits import GraphSplit, NodeSplit
 from geof.errors import ConfigError, DataError, ShapeError
 from geof.geometry import log_determinant
-from geof.model import GraphReadout
 from geof.model.graph_inputs import GraphInputs
 from geof.model.inference import evolve_in_pieces
 from geof.signature import SignatureSettings, kept_signature
@@ -160,7 +160,7 @@ def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> P
     _require_task(run, "node")
     inputs = _inputs(run, data)
     with _inference(run):
-        logits = run.network.readout(_states(run, inputs, piece_size))
+        logits = _node_logits(run, inputs, piece_size)
     named = tuple((name,) for name in node_ids(data))
     return Predictions(named, run.class_names, logits.softmax(-1))
 
@@ -227,15 +227,16 @@ def embed_nodes(run: Run, data: NodeGraph) -> Embeddings:
 def embed_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Embeddings:
     """Return a vector per graph: its nodes' states pooled (and normalised, where the run does).
 
-    It is what the MLP of :class:`~geof.model.GraphReadout` gets.
+    It is what the MLP of :class:`~geof.model.GraphReadout` gets; for a method whose own readout
+    does not pool states, their mean.
     """
     _require_task(run, "graph")
     vectors, coordinates = [], []
     with _inference(run):
         for inputs in _batches(run, data, batch_size):
             states, own = _encode(run, inputs)
-            readout = cast(GraphReadout, run.network.readout)
-            vectors.append(readout.pooled(states, inputs.batch, inputs.num_graphs))
+            pool = getattr(run.network.readout, "pooled", global_mean_pool)
+            vectors.append(pool(states, inputs.batch, inputs.num_graphs))
             coordinates.append(own)
     sizes = torch.tensor([graph.num_nodes for graph in data.graphs])
     return Embeddings(
@@ -315,27 +316,28 @@ def _inference(run: Run) -> Iterator[None]:
         yield
 
 
-def _states(run: Run, inputs: GraphInputs, piece_size: int | None) -> Tensor:
-    """Return the encoder's states, in pieces if so wanted."""
+def _node_logits(run: Run, inputs: GraphInputs, piece_size: int | None) -> Tensor:
+    """Return the logits of all nodes, computed in pieces if so wanted."""
     encoder = run.network.encoder
     if piece_size is None:
-        states: Tensor = encoder(inputs)
+        logits: Tensor = run.network(inputs)
     elif isinstance(encoder, GeoFEncoder):
         states = evolve_in_pieces(
             encoder.geof, inputs.x, inputs.edges, inputs.signature, piece_size=piece_size
         )
+        logits = run.network.readout(states)
     else:
         raise ConfigError(
             f"Expected a GeoF run for 'piece_size' (got {run.spec.encoder!r}). Leave it out."
         )
-    return states
+    return logits
 
 
 def _encode(run: Run, inputs: GraphInputs) -> tuple[Tensor, Tensor | None]:
     """Return the encoder's states, and the coordinates of GeoF's frames."""
     encoder = run.network.encoder
     if not isinstance(encoder, GeoFEncoder):
-        return encoder(inputs), None
+        return run.network.encode(inputs).states, None
     state = encoder.geof.evolve(inputs.x, inputs.edges, inputs.signature)
     return state.output, state.coordinates
 

@@ -11,7 +11,7 @@ from geof.config import require_number, require_option, require_positive
 from geof.errors import ConfigError, nearest
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
-Schedule: TypeAlias = Literal["constant", "cosine"]
+Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
 
@@ -27,8 +27,11 @@ class TrainSettings:
         learning_rate: The highest the schedule reaches.
         weight_decay: Of the optimiser: an L2 penalty for Adam, decoupled for AdamW.
         optimiser: ``"adam"`` or ``"adamw"``.
-        schedule: ``"constant"``, or ``"cosine"`` from the learning rate down to zero over the
-            epochs.
+        schedule: ``"constant"``, ``"cosine"`` from the learning rate down to zero over the epochs,
+            or ``"step"``.
+        decay_every: With ``schedule="step"``: epochs from one fall of the learning rate to the
+            next.
+        decay_factor: With ``schedule="step"``: what it is multiplied with.
         warmup: Epochs over which the learning rate rises linearly at the start.
         clip: Largest norm of all gradients together; ``None`` for no limit.
         evaluate_every: Epochs from one look at validation to the next; the last epoch always
@@ -44,6 +47,8 @@ class TrainSettings:
     weight_decay: float = 5e-4
     optimiser: Optimiser = "adam"
     schedule: Schedule = "constant"
+    decay_every: int | None = None
+    decay_factor: float | None = None
     warmup: int = 0
     clip: float | None = None
     evaluate_every: int = 1
@@ -58,6 +63,7 @@ class TrainSettings:
         require_number("weight_decay", self.weight_decay, least=0)
         require_option("optimiser", self.optimiser, get_args(Optimiser))
         require_option("schedule", self.schedule, get_args(Schedule))
+        self._check_steps()
         require_positive("warmup", self.warmup, least=0)
         if self.clip is not None:
             require_number("clip", self.clip, above=0)
@@ -67,6 +73,19 @@ class TrainSettings:
                 f"Expected 'deterministic' to be True or False (got {self.deterministic!r})."
             )
         require_positive("seed", self.seed, least=0)
+
+    def _check_steps(self) -> None:
+        given = (self.decay_every, self.decay_factor)
+        if (self.schedule == "step") != all(value is not None for value in given) or (
+            self.schedule != "step" and any(value is not None for value in given)
+        ):
+            raise ConfigError(
+                "Expected 'decay_every' and 'decay_factor' with schedule 'step', and neither with "
+                f"another (got {self.schedule!r} with {self.decay_every} and {self.decay_factor})."
+            )
+        if self.decay_every is not None and self.decay_factor is not None:
+            require_positive("decay_every", self.decay_every)
+            require_number("decay_factor", self.decay_factor, above=0, below=1)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> TrainSettings:
@@ -93,11 +112,53 @@ class TrainSettings:
             rate *= min(1.0, epoch / self.warmup)
         if self.schedule == "cosine":
             rate *= 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / self.epochs))
+        if self.decay_every is not None and self.decay_factor is not None:
+            rate *= self.decay_factor ** ((epoch - 1) // self.decay_every)
         return rate
 
     def looks_at(self, epoch: int) -> bool:
         """Return whether validation is looked at after an epoch."""
         return epoch % self.evaluate_every == 0 or epoch == self.epochs
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """The stage before the task's, for methods that have one: no labels, no look at validation.
+
+    Attributes:
+        epochs: How many; 0 for no such stage. They are counted before those of ``epochs``.
+        learning_rate: Constant.
+        weight_decay: Of Adam.
+        freeze: Whether the encoder stays as it is afterwards, so that the readout is a probe, or is
+            trained on with the task.
+    """
+
+    epochs: int = 0
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    freeze: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive("pretraining.epochs", self.epochs, least=0)
+        require_number("pretraining.learning_rate", self.learning_rate, above=0)
+        require_number("pretraining.weight_decay", self.weight_decay, least=0)
+        if not isinstance(self.freeze, bool):
+            raise ConfigError(
+                f"Expected 'pretraining.freeze' to be True or False (got {self.freeze!r})."
+            )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> PretrainSettings:
+        """Build from keywords, refusing an unknown one.
+
+        Raises:
+            ConfigError: Naming the nearest valid keyword.
+        """
+        valid = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in valid:
+                raise ConfigError(f"Unknown setting 'pretraining.{name}'. " + nearest(name, valid))
+        return cls(**options)
 
 
 @dataclass(frozen=True)

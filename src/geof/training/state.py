@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,9 +94,14 @@ def save_state(
 
 
 def load_state(
-    folder: Path, network: Network, optimiser: torch.optim.Optimizer
+    folder: Path, network: Network, optimiser_of: Callable[[int], torch.optim.Optimizer]
 ) -> tuple[Progress, list[str]]:
     """Put the newest sound state into network, optimiser and random generator.
+
+    Args:
+        folder: The run folder.
+        network: As it was built.
+        optimiser_of: Returns the optimiser of an epoch: the stages of a run have one each.
 
     Returns:
         How far the run was (nothing done when there is no state) and what a user should know.
@@ -114,7 +120,7 @@ def load_state(
         if notes:
             (folder / CURRENT).unlink()  # or the next save would put it in this one's place
             notes.append(f"Going on from '{path.name}', the state before it.")
-        return _restore(path, tensors, about, network, optimiser), notes
+        return _restore(path, tensors, about, network, optimiser_of), notes
     if notes:
         raise DataError(
             f"Expected a sound training state in '{folder}': {' '.join(notes)} Name another folder "
@@ -134,8 +140,9 @@ def _restore(
     tensors: dict[str, Tensor],
     about: dict[str, Any],
     network: Network,
-    optimiser: torch.optim.Optimizer,
+    optimiser_of: Callable[[int], torch.optim.Optimizer],
 ) -> Progress:
+    optimiser = optimiser_of(len(about["reports"]))
     load_tensors(path, _below("network/", tensors), network)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in _below("optimiser/", tensors).items():

@@ -9,12 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from geof.baselines.contract import Encoding, HasPretext, TrainingView
+from geof.config import TaskKind
 from geof.data.batching import NeighbourBatch, NeighbourSampler
 from geof.data.draws import raw_permutation, raw_stream
 from geof.data.link_splits import LinkSplit, check_no_leak
@@ -25,7 +28,7 @@ from geof.errors import ConfigError, DataError
 from geof.model.graph_inputs import GraphInputs
 from geof.signature import SignatureSettings, StructuralSignature, kept_signature
 from geof.training.graph_batches import PackedGraphs, select_rows
-from geof.training.networks import Network, TaskKind
+from geof.training.networks import Network
 from geof.training.objectives import (
     accuracy,
     graph_loss,
@@ -66,6 +69,8 @@ class Task(ABC):
         in_channels: Width of the features.
         num_classes: Number of classes.
         signature: The structural signatures and how they were made.
+        num_nodes: Of the one graph, ``None`` for a set of graphs.
+        num_edges: Columns of the ``edge_index`` its messages run along, likewise.
     """
 
     data: NodeGraph | GraphSet
@@ -78,6 +83,8 @@ class Task(ABC):
     in_channels: int
     num_classes: int
     signature: StructuralSignature
+    num_nodes: int | None = None
+    num_edges: int | None = None
 
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
@@ -90,6 +97,21 @@ class Task(ABC):
     @abstractmethod
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each optimiser step of an epoch."""
+
+    @abstractmethod
+    def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
+        """Yield what each optimiser step of an epoch sees of the training data."""
+
+    def pretext_losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
+        """Yield the method's pretext loss of each step of an epoch, from inputs without labels."""
+        encoder = network.encoder
+        assert isinstance(encoder, HasPretext)
+        for inputs in self.training_inputs(epoch):
+            yield encoder.pretext_loss(inputs)
+
+    @abstractmethod
+    def view(self, network: Network, epoch: int) -> TrainingView:
+        """Return what a method may look at after an epoch."""
 
     @abstractmethod
     def evaluate(self, network: Network, part: Part) -> Scores:
@@ -134,6 +156,7 @@ class NodeTask(Task):
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels, self.num_classes = int(graph.x.size(1)), data.num_classes
+        self.num_nodes, self.num_edges = graph.num_nodes, int(graph.edge_index.size(1))
         self.sampling = _Sampling.wanted(self.inputs, batches, seed, nodes=split.train)
 
     def record(self) -> dict[str, Any]:
@@ -142,14 +165,31 @@ class NodeTask(Task):
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13), or one per sampled batch."""
+        for inputs, labels, nodes in self._steps(epoch):
+            yield network.outputs(inputs).loss(partial(node_loss, labels=labels, mask=nodes))
+
+    def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
+        """Yield the whole graph, or the samples."""
+        return (inputs for inputs, _, _ in self._steps(epoch))
+
+    def view(self, network: Network, epoch: int) -> TrainingView:
+        """Return the graph (or the epoch's first sample) and the accuracy on training nodes."""
+        inputs, labels, nodes = next(self._steps(epoch))
+
+        def score(encoding: Encoding) -> float:
+            logits = _read(network, encoding, inputs)
+            return accuracy(logits[nodes], labels[nodes])
+
+        return TrainingView(epoch, inputs, score)
+
+    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor, Tensor]]:
+        """Yield inputs, labels and which of the nodes train."""
         labels = self.data.graph.y
         if self.sampling is None:
-            yield node_loss(network(self.inputs), labels, self.split.train)
+            yield self.inputs, labels, self.split.train
             return
         for batch in self.sampling.sampler.batches(epoch):
-            inputs = self.sampling.inputs(batch)
-            seeds = torch.arange(batch.batch_size)
-            yield node_loss(network(inputs), labels[batch.n_id], seeds)
+            yield self.sampling.inputs(batch), labels[batch.n_id], torch.arange(batch.batch_size)
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return accuracy and loss on the part's nodes."""
@@ -196,6 +236,7 @@ class LinkTask(Task):
         self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.in_channels = int(graph.x.size(1))
+        self.num_nodes, self.num_edges = graph.num_nodes, int(edge_index.size(1))
         self.seed = seed
         self.hidden_edges = None if batches is None else batches.hidden_edges
         self.sampling = _Sampling.wanted(self.inputs, batches, seed)
@@ -208,35 +249,45 @@ class LinkTask(Task):
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
+        for inputs, pairs in self._steps(epoch):
+            yield network.outputs(inputs, pairs).loss(_halves_loss)
+
+    def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
+        """Yield the training graph, what is left of it without hidden edges, or the samples."""
+        return (inputs for inputs, _ in self._steps(epoch))
+
+    def view(self, network: Network, epoch: int) -> TrainingView:
+        """Return what the epoch's first step saw and the ROC-AUC on its pairs."""
+        inputs, pairs = next(self._steps(epoch))
+
+        def score(encoding: Encoding) -> float:
+            logits = _read(network, encoding, inputs, pairs)
+            return roc_auc(logits, torch.arange(len(logits)) < len(logits) // 2)
+
+        return TrainingView(epoch, inputs, score)
+
+    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor]]:
+        """Yield inputs and pairs, positive ones first, then as many negative ones."""
         positive, negative = self.split.train, self.split.training_negatives(epoch)
+        if self.hidden_edges is None and self.sampling is None:
+            yield self.inputs, torch.cat([positive, negative], dim=1)
+            return
+        order = torch.from_numpy(raw_permutation(raw_stream(self.seed, epoch), positive.size(1)))
         if self.hidden_edges is not None:
-            yield self._loss_of_hidden(network, positive, negative, epoch)
+            # What is asked for is not among the edges this epoch's messages run along.
+            count = max(round(self.hidden_edges * len(order)), 1)
+            seen, chosen = positive[:, order[count:]], order[:count]
+            inputs = GraphInputs.build(
+                self.inputs.x, torch.cat([seen, seen.flip(0)], dim=1), self.inputs.signature
+            )
+            yield inputs, torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
             return
-        if self.sampling is None:
-            yield self._loss(network, positive, negative)[0]
-            return
-        order = raw_permutation(raw_stream(self.seed, epoch), positive.size(1))
-        size = self.sampling.sampler.batch_size
-        for number, chosen in enumerate(torch.from_numpy(order).split(size)):
+        assert self.sampling is not None
+        for number, chosen in enumerate(order.split(self.sampling.sampler.batch_size)):
             pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
             nodes, local = pairs.unique(return_inverse=True)
             batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
-            logits = network(self.sampling.inputs(batch), local)
-            yield link_loss(logits[: len(chosen)], logits[len(chosen) :])
-
-    def _loss_of_hidden(
-        self, network: Network, positive: Tensor, negative: Tensor, epoch: int
-    ) -> Tensor:
-        """Return the loss on edges that this epoch's messages do not run along."""
-        order = torch.from_numpy(raw_permutation(raw_stream(self.seed, epoch), positive.size(1)))
-        count = max(round((self.hidden_edges or 1.0) * len(order)), 1)
-        seen = positive[:, order[count:]]
-        inputs = GraphInputs.build(
-            self.inputs.x, torch.cat([seen, seen.flip(0)], dim=1), self.inputs.signature
-        )
-        chosen = order[:count]
-        logits = network(inputs, torch.cat([positive[:, chosen], negative[:, chosen]], dim=1))
-        return link_loss(logits[:count], logits[count:])
+            yield self.sampling.inputs(batch), local
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
@@ -244,15 +295,9 @@ class LinkTask(Task):
         pairs = (split.validation, split.validation_negatives)
         if part == "test":
             pairs = (split.test, split.test_negatives)
-        loss, positive, negative = self._loss(network, *pairs)
-        return Scores(link_metrics(positive, negative), loss.item())
-
-    def _loss(
-        self, network: Network, positive: Tensor, negative: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        logits = network(self.inputs, torch.cat([positive, negative], dim=1))
-        yes, no = logits[: positive.size(1)], logits[positive.size(1) :]
-        return link_loss(yes, no), yes, no
+        logits = network(self.inputs, torch.cat(pairs, dim=1))
+        positive, negative = logits[: pairs[0].size(1)], logits[pairs[0].size(1) :]
+        return Scores(link_metrics(positive, negative), link_loss(positive, negative).item())
 
 
 class GraphTask(Task):
@@ -306,13 +351,32 @@ class GraphTask(Task):
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
+        for piece in self._pieces(epoch):
+            labels = self._labels[piece]
+            yield network.outputs(self._inputs(piece)).loss(partial(graph_loss, labels=labels))
+
+    def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
+        """Yield the batches."""
+        return (self._inputs(piece) for piece in self._pieces(epoch))
+
+    def view(self, network: Network, epoch: int) -> TrainingView:
+        """Return the epoch's first batch and the accuracy on it."""
+        piece = self._pieces(epoch)[0]
+        inputs = self._inputs(piece)
+
+        def score(encoding: Encoding) -> float:
+            return accuracy(_read(network, encoding, inputs), self._labels[piece])
+
+        return TrainingView(epoch, inputs, score)
+
+    def _pieces(self, epoch: int) -> list[Tensor]:
+        """Return which graphs each step of an epoch sees."""
         order = raw_permutation(raw_stream(self.seed, epoch), len(self.split.train))
         pieces = list(self.split.train[torch.from_numpy(order)].split(self.batch_size))
         if len(pieces) > 1 and len(pieces[-1]) == 1 < self.batch_size:
             # One graph alone has no batch statistics.
             pieces[-2:] = [torch.cat(pieces[-2:])]
-        for piece in pieces:
-            yield graph_loss(network(self._inputs(piece)), self._labels[piece])
+        return pieces
 
     def evaluate(self, network: Network, part: Part) -> Scores:
         """Return accuracy (and ROC-AUC for two classes) and loss on the part's graphs."""
@@ -327,6 +391,25 @@ class GraphTask(Task):
 
     def _inputs(self, chosen: Tensor) -> GraphInputs:
         return self._graphs.batch(chosen, self.signature.values)
+
+
+def _halves_loss(logits: Tensor) -> Tensor:
+    """Return the loss of pairs whose first half is positive and whose second is not."""
+    positive, negative = logits.chunk(2)
+    return link_loss(positive, negative)
+
+
+@torch.no_grad()
+def _read(
+    network: Network, encoding: Encoding, inputs: GraphInputs, pairs: Tensor | None = None
+) -> Tensor:
+    """Return the logits of an encoding, in evaluation mode."""
+    training = network.training
+    network.eval()
+    try:
+        return network.read(encoding, inputs, pairs).prediction
+    finally:
+        network.train(training)
 
 
 GRAPHS_PER_STEP = 64
