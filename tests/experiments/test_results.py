@@ -14,6 +14,7 @@ from geof.data.records import NodeGraph
 from geof.errors import ConfigError
 from geof.experiments import runner
 from geof.experiments.cells import METHODS, SETTINGS, Cell, Row, choose_rows
+from geof.experiments.methods import COMPARED
 from geof.experiments.page import render_page
 from geof.experiments.paper import printed
 from geof.experiments.results import read_records, record_row, summarise
@@ -129,6 +130,22 @@ def test_splits_run_on_another_day_stay_in_the_row(tiny, tmp_path):
     assert "--splits 1,4" in record.command
 
 
+def test_splits_of_another_machine_stay_if_they_were_made_alike(tiny, tmp_path, monkeypatch):
+    run(tmp_path, [row(*SMALL)], splits=("0", "4"))
+    (before,) = read_records(tmp_path / "results")
+    (tmp_path / "work").rename(tmp_path / "elsewhere")
+    run(tmp_path, [row(*SMALL)], splits=("1",))
+    (record,) = read_records(tmp_path / "results")
+    assert [entry["split"] for entry in record.splits] == ["0", "1", "4"]
+    assert [record.splits[0], record.splits[2]] == before.splits
+    assert record.summary["splits"] == 3
+    (tmp_path / "work").rename(tmp_path / "elsewhere too")
+    monkeypatch.setattr("geof.experiments.cells.load_preset", lambda *_: {"weight_decay": 0.1})
+    run(tmp_path, [row(*SMALL)], splits=("2",))
+    (record,) = read_records(tmp_path / "results")
+    assert [entry["split"] for entry in record.splits] == ["2"]
+
+
 def test_failures_are_shown(tiny, tmp_path, monkeypatch):
     preset = {"epochs": 2, "learning_rate": 1e30, "model": {"hidden_channels": 8, "blocks": 2}}
     monkeypatch.setattr("geof.experiments.cells.load_preset", lambda *_: preset)
@@ -162,6 +179,13 @@ def test_printed_numbers():
     assert printed("link", "Computers").mean == 98.0
     assert printed("graph", "ogbg-molhiv").mean == 82.9
     assert printed("node", "CiteSeer", "Nobody") is None
+    assert printed("node", "CiteSeer", None) is None
+    assert printed("node", "Photo", "GIN w/ SO").mean == 93.6
+    assert printed("graph", "BBBP", "ARGNN w/ SO").mean == 91.9
+    assert printed("link", "Photo", "GIN w/ SO") is None
+    for method in COMPARED:
+        if method.printed is not None:
+            assert printed("node", "CiteSeer", method.printed) is not None, method
 
 
 def test_command_line(tiny, tmp_path, capsys):

@@ -1,6 +1,7 @@
-"""The methods GeoF is compared with: encoders from :class:`GraphInputs` to node states."""
+"""The methods GeoF is compared with, one file each, all behind :mod:`geof.baselines.contract`."""
 
-from geof.baselines.classic import ClassicGCN
+from geof.baselines.classic import ClassicGAT, ClassicGCN, ClassicSAGE
 from geof.baselines.gcn import PlainGCN
+from geof.baselines.gin import GIN
 
-__all__ = ["ClassicGCN", "PlainGCN"]
+__all__ = ["GIN", "ClassicGAT", "ClassicGCN", "ClassicSAGE", "PlainGCN"]

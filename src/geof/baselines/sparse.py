@@ -53,6 +53,11 @@ def mean_adjacency(inputs: GraphInputs) -> Tensor:
     return _kept_matrix(inputs, "mean_adjacency", _row_stochastic)
 
 
+def neighbour_mean(inputs: GraphInputs) -> Tensor:
+    r"""Return :math:`D^{-1} A`, without self-loops; the row of a node alone is empty."""
+    return _kept_matrix(inputs, "neighbour_mean", _mean_of_others)
+
+
 def adjacency(inputs: GraphInputs) -> Tensor:
     """Return :math:`A`, without self-loops, in CSR form: row ``i`` sums over its neighbours."""
     return _kept_matrix(inputs, "adjacency", _plain)
@@ -71,6 +76,12 @@ def _row_stochastic(inputs: GraphInputs) -> Weighted:
     edges = inputs.edges
     degree = torch.bincount(edges.target, minlength=edges.num_nodes).to(inputs.x.dtype)
     return edges.edge_index, degree.reciprocal()[edges.target]
+
+
+def _mean_of_others(inputs: GraphInputs) -> Weighted:
+    target = inputs.edge_index[1]
+    degree = torch.bincount(target, minlength=inputs.x.size(0)).to(inputs.x.dtype)
+    return inputs.edge_index, degree[target].reciprocal()
 
 
 def _plain(inputs: GraphInputs) -> Weighted:

@@ -15,7 +15,7 @@ from geof.data.columns import ColumnEncoder
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, nearest
 from geof.settings import (
-    DEFAULT_PRESET,
+    default_preset,
     dump_settings,
     load_preset,
     merge,
@@ -80,7 +80,7 @@ def prepare(options: argparse.Namespace) -> Request:
     words = parse_words(options.settings)
     encoder = options.model or "geof"
     encoder_options(encoder, {})  # before its presets are looked for
-    preset = options.preset or DEFAULT_PRESET.get(encoder, "none")
+    preset = options.preset or default_preset(encoder)
     default = options.task or ("graph" if options.molecules else "node")
     # Mistakes in the settings are told before the data are read, which may take a while.
     _plan(options, tree, words, encoder, preset, default, None, check_readout=False)

@@ -12,6 +12,7 @@ from typing import Any
 from geof.config import TaskKind
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
+from geof.experiments.methods import COMPARED
 from geof.settings import load_preset, merge, parse_words
 from geof.training import Plan
 
@@ -22,13 +23,8 @@ SETTINGS: tuple[tuple[TaskKind, str], ...] = (
 )
 """The paper's eighteen settings: task and dataset."""
 
-METHODS: tuple[tuple[str, str], ...] = (
-    ("geof", "paper"),
-    ("geof", "tuned"),
-    ("gcn", "plain"),
-    ("gcn-classic", "tuned"),
-)
-"""Encoder and preset of GeoF's two presets and its two controls."""
+METHODS = tuple((method.encoder, method.preset) for method in COMPARED)
+"""Encoder and preset of every compared method."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class Cell:
 
     def folder(self, work: Path) -> Path:
         """Return the run folder: another one as soon as a setting differs."""
-        tree = _without_nones(self.row.plan(self.split).tree())
+        tree = without_nones(self.row.plan(self.split).tree())
         content = json.dumps([self.row.dataset, self.row.encoder, tree], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
         return work / self.row.name / f"split-{self.split}-{digest}"
@@ -119,10 +115,10 @@ def choose_rows(
     return rows
 
 
-def _without_nones(tree: dict[str, Any]) -> dict[str, Any]:
+def without_nones(tree: dict[str, Any]) -> dict[str, Any]:
     """Leave out what is off: a setting added later and not used must not make another cell."""
     return {
-        key: _without_nones(value) if isinstance(value, dict) else value
+        key: without_nones(value) if isinstance(value, dict) else value
         for key, value in tree.items()
         if value is not None
     }

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from geof.experiments.cells import METHODS, SETTINGS
-from geof.experiments.paper import printed
+from geof.experiments.cells import SETTINGS
+from geof.experiments.methods import COMPARED
+from geof.experiments.paper import Printed, printed
 from geof.experiments.results import Record
 
-TITLES = {
-    ("geof", "paper"): "GeoF `paper`",
-    ("geof", "tuned"): "GeoF `tuned`",
-    ("gcn", "plain"): "GCN, usual",
-    ("gcn-classic", "tuned"): "GCN, tuned recipe",
-}
 HEADINGS = {
     "node": "Node classification (accuracy)",
     "link": "Link prediction (ROC-AUC)",
@@ -58,27 +53,19 @@ def _table(
 ) -> str:
     header = ["", *datasets]
     lines = [_line(header), _line(["---"] * len(header))]
-    for method in METHODS:
-        cells = [
-            _cell(plain.get((task, dataset, *method)), _target(task, dataset, method))
-            for dataset in datasets
-        ]
-        lines.append(_line([TITLES[method], *cells]))
-    for name, title in (("GeoF", "paper's GeoF"), ("GCN", "paper's GCN")):
-        numbers = [printed(task, dataset, name) for dataset in datasets]
-        cells = ["" if n is None else f"{n.mean:.1f} ± {n.deviation:.1f}" for n in numbers]
-        lines.append(_line([title, *cells]))
+    for method in COMPARED:
+        records = [plain.get((task, name, method.encoder, method.preset)) for name in datasets]
+        numbers = [printed(task, name, method.printed) for name in datasets]
+        if any(records):
+            cells = [_cell(*pair) for pair in zip(records, numbers, strict=True)]
+            lines.append(_line([method.title, *cells]))
     return "\n".join(lines) + "\n"
 
 
-def _target(task: str, dataset: str, method: tuple[str, str]) -> float | None:
-    number = printed(task, dataset) if method == ("geof", "tuned") else None
-    return None if number is None else number.mean
-
-
-def _cell(record: Record | None, target: float | None) -> str:
+def _cell(record: Record | None, paper: Printed | None) -> str:
+    beside = "" if paper is None else f"<br>paper {paper.mean:.1f} ± {paper.deviation:.1f}"
     if record is None:
-        return "not run"
+        return "not run" + beside
     summary = record.summary
     count = summary["splits"]
     text = f"{summary['test_mean']:.2f}"
@@ -86,9 +73,7 @@ def _cell(record: Record | None, target: float | None) -> str:
         text += f" ± {summary['test_deviation']:.2f}"
     if count < 10:
         text += f" ({count} of 10)"
-    if target is not None:
-        text += f" [{summary['test_mean'] - target:+.1f}]"
-    return text
+    return text + beside
 
 
 def _ablations(records: Sequence[Record], plain: dict[tuple[str, str, str, str], Record]) -> str:

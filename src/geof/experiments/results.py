@@ -13,7 +13,7 @@ from typing import Any
 
 from geof.data.files import write_json
 from geof.errors import DataError
-from geof.experiments.cells import Cell, Row, as_plain
+from geof.experiments.cells import Cell, Row, as_plain, without_nones
 from geof.training.folder import read_config, read_result
 
 
@@ -63,6 +63,9 @@ KEPT = (
 def record_row(row: Row, work: Path, results: Path) -> Path | None:
     """Write a row's results file from all run folders there are, whoever made them.
 
+    Splits recorded before whose run folders are not here (they were run on another machine) stay,
+    provided that settings and versions are the same.
+
     Args:
         row: Which row.
         work: Where run folders are.
@@ -85,14 +88,16 @@ def record_row(row: Row, work: Path, results: Path) -> Path | None:
     config, first = read_config(done[0][1]), done[0][2]
     settings = as_plain(row.plan(done[0][0]))
     settings.pop("seed")
+    path = results / f"{row.name}.json"
     entries = [{"split": split, **{key: r[key] for key in KEPT}} for split, _, r in done]
+    entries = _with_earlier(path, entries, settings, config["versions"])
     record = Record(
         row=asdict(row),
         metric=first["metric"],
         splits=entries,
         summary=summarise(entries),
         settings=settings,
-        command=row.command(_range([split for split, _, _ in done])),
+        command=row.command(_range([entry["split"] for entry in entries])),
         selection=first["selection"],
         versions=config["versions"],
         machine=machine(),
@@ -100,9 +105,26 @@ def record_row(row: Row, work: Path, results: Path) -> Path | None:
         notes=config["data"]["notes"],
         failures=failures,
     )
-    path = results / f"{row.name}.json"
     write_json(path, asdict(record))
     return path
+
+
+def _with_earlier(
+    path: Path,
+    entries: list[dict[str, Any]],
+    settings: dict[str, Any],
+    versions: dict[str, str],
+) -> list[dict[str, Any]]:
+    """Return the entries and those of other splits in the file, if they were made alike."""
+    if not path.is_file():
+        return entries
+    before = json.loads(path.read_text())
+    alike = without_nones(before["settings"]) == without_nones(settings)
+    if not alike or before["versions"] != versions:
+        return entries
+    here = {entry["split"] for entry in entries}
+    earlier = [entry for entry in before["splits"] if entry["split"] not in here]
+    return sorted([*entries, *earlier], key=lambda entry: int(entry["split"]))
 
 
 def read_records(results: Path) -> list[Record]:

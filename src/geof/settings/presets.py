@@ -11,9 +11,6 @@ from pathlib import Path
 from geof.errors import ConfigError, nearest
 from geof.settings.files import Tree, merge, read_settings
 
-DEFAULT_PRESET = {"geof": "tuned", "gcn": "plain", "gcn-classic": "tuned"}
-"""The preset of an encoder when none is named."""
-
 NONE = "none"
 """The preset that sets nothing: every setting has the default of its code."""
 
@@ -29,6 +26,16 @@ def preset_names(encoder: str) -> list[str]:
     folder = preset_folder() / encoder
     names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return [*sorted(names), NONE]
+
+
+def default_preset(encoder: str) -> str:
+    """Return the preset of an encoder when none is named: the tuned one if it ships, or its own.
+
+    >>> default_preset("geof"), default_preset("gcn"), default_preset("hgcn")
+    ('tuned', 'plain', 'published')
+    """
+    names = preset_names(encoder)
+    return "tuned" if "tuned" in names else names[0]
 
 
 def load_preset(encoder: str, preset: str, task: str, dataset: str | None = None) -> Tree:

@@ -143,6 +143,12 @@ class Experiment:
                 f"Expected 'pretraining.epochs' to be 0 for '{self.encoder}', which has no pretext "
                 f"task (got {self.pretraining.epochs})."
             )
+        frozen = self.pretraining.epochs > 0 and self.pretraining.freeze
+        if frozen and not any(True for _ in network.readout.parameters()):
+            raise ConfigError(
+                f"Expected 'pretraining.freeze' to be False for '{self.encoder}' and task "
+                f"'{task.kind}': its readout has no parameters, so nothing would be left to train."
+            )
         return network
 
     def config(self, spec: NetworkSpec) -> dict[str, Any]:

@@ -10,8 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from geof.baselines import ClassicGCN, PlainGCN
+from geof.baselines import GIN, ClassicGAT, ClassicGCN, ClassicSAGE, PlainGCN
+from geof.baselines.ace_hgnn import ACEHGNN
+from geof.baselines.amp import AMP, AMPGraphReadout, AMPLinkReadout, AMPNodeReadout
+from geof.baselines.argnn import ARGNN, ARGNNNodeReadout, CosineReadout
+from geof.baselines.bec_gnn import BECGNN
 from geof.baselines.contract import GIVEN, Encoding, Outputs
+from geof.baselines.d_gcn import DGCN, ClippedFermiDirac
+from geof.baselines.fermi_dirac import FermiDiracReadout
+from geof.baselines.g2former import (
+    G2Former,
+    GuidedGraphReadout,
+    GuidedLinkReadout,
+    GuidedNodeReadout,
+)
+from geof.baselines.gnrf import GNRF
+from geof.baselines.hgcn import HGCN, HyperbolicLinkReadout
+from geof.baselines.ml2_gcl import ML2GCL
+from geof.baselines.second_order import ARGNNWithSO, GCNWithSO, GINWithSO
+from geof.baselines.sparrow import SPARROW
+from geof.baselines.spdgnn import SPDGNN
+from geof.baselines.wavegc import WaveGC
 from geof.config import TaskKind, require_option
 from geof.errors import ConfigError, nearest
 from geof.model import GeoF, GraphReadout, LinkReadout, NodeReadout
@@ -85,8 +104,36 @@ class Encoder:
 
 ENCODERS: dict[str, Encoder] = {
     "geof": Encoder(GeoFEncoder, GeoF),
+    "d-gcn": Encoder(DGCN, readouts={"link": ClippedFermiDirac}),
     "gcn": Encoder(PlainGCN),
     "gcn-classic": Encoder(ClassicGCN),
+    "sage-classic": Encoder(ClassicSAGE),
+    "gat-classic": Encoder(ClassicGAT),
+    "gin": Encoder(GIN),
+    "ml2-gcl": Encoder(ML2GCL),
+    "sparrow": Encoder(SPARROW),
+    "gnrf": Encoder(GNRF),
+    "spdgnn": Encoder(SPDGNN, readouts={"link": FermiDiracReadout}),
+    "argnn": Encoder(ARGNN, readouts={"node": ARGNNNodeReadout, "link": CosineReadout}),
+    "gcn-so": Encoder(GCNWithSO),
+    "gin-so": Encoder(GINWithSO),
+    "argnn-so": Encoder(ARGNNWithSO, readouts={"link": CosineReadout}),
+    "hgcn": Encoder(HGCN, readouts={"link": HyperbolicLinkReadout}),
+    "bec-gnn": Encoder(BECGNN),
+    "wavegc": Encoder(WaveGC),
+    "g2former": Encoder(
+        G2Former,
+        readouts={
+            "node": GuidedNodeReadout,
+            "link": GuidedLinkReadout,
+            "graph": GuidedGraphReadout,
+        },
+    ),
+    "amp": Encoder(
+        AMP,
+        readouts={"node": AMPNodeReadout, "link": AMPLinkReadout, "graph": AMPGraphReadout},
+    ),
+    "ace-hgnn": Encoder(ACEHGNN, readouts={"link": HyperbolicLinkReadout}),
 }
 """Encoders by name."""
 
