@@ -415,3 +415,15 @@ def test_ranges_of_the_readouts():
         ARGNNNodeReadout(6, 3, metric_channels=0)
     with pytest.raises(ConfigError, match="'scale'"):
         CosineReadout(6, scale=0)
+
+
+def test_dropout_follows_every_layer_but_the_last():
+    given = inputs()
+    for task, zeros in (("node", True), ("link", False), ("graph", False)):
+        model = ARGNN(5, task, hidden_channels=64, metric_channels=4, num_layers=2, dropout=0.5)
+        model = model.double().train()
+        for conv in model.convs:
+            conv.norm.weight.data.zero_()
+            conv.norm.bias.data.fill_(1.0)  # every entry is one before dropout
+        h = model(given).states.detach()
+        assert h.unique().tolist() == ([0.0, 2.0] if zeros else [1.0]), task

@@ -69,6 +69,15 @@ def test_both_forms_of_the_solution_agree():
     torch.testing.assert_close(ridge_weights(padded, wide, 0.01), narrow, rtol=1e-9, atol=1e-9)
 
 
+def test_no_matrix_is_larger_than_neighbours_or_features_demand(monkeypatch):
+    shapes, plain = [], torch.linalg.cholesky
+    monkeypatch.setattr(torch.linalg, "cholesky", lambda A: shapes.append(A.size(-1)) or plain(A))
+    for channels in (3, 50):
+        lle_weights(graph(0, channels=channels), ridge=0.01, binarise=False)
+        assert max(shapes) == (3 if channels == 3 else 9)
+        shapes.clear()
+
+
 def test_negative_weights_are_clipped_and_none_left_means_equal():
     given = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 0.0, -3.0], [1e-12, 1.0, 0.0]]).double()
     third = [1 / 3, 1 / 3, 1 / 3]

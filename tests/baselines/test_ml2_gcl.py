@@ -170,6 +170,16 @@ def test_the_encoder_by_hand():
         )
 
 
+def test_dropout_is_between_layers():
+    given = graph()
+    model = build(scale_states=False, outputs="all", dropout=0.5)
+    still, noisy = model(given), model.train()(given)
+    assert torch.equal(noisy[:, :6], still[:, :6])
+    assert not torch.equal(noisy[:, 6:], still[:, 6:])
+    model = build(scale_states=False, dropout=0.0, feature_dropout=0.5).train()
+    assert not torch.equal(model(given), model(given))
+
+
 def test_states_are_handed_on_at_a_scale_for_probes():
     given = graph()
     z = build(scale_states=False)(given)

@@ -89,6 +89,29 @@ def test_the_statistic_is_the_target_of_a_geof_step_with_identity_frames(seed, b
     assert_same({"s": matrices(states, given.edges)}, {"s": wanted}, 1e-12)
 
 
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_hands_its_options_to_the_statistic(host):
+    settings = {
+        "temperature": 7.0,
+        "spectral_floor": 0.3,
+        "jitter": 1e-2,
+        "jitter_growth": 2.0,
+        "jitter_retries": 1,
+        "offdiagonal_bound": 0.2,
+        "log_scale_bounds": (-0.3, 0.2),
+    }
+    model = HOSTS[host](5, 3, hidden_channels=6, blocks=2, **settings).double()
+    assert torch.equal(model.statistic.message.weight, torch.eye(6).double())  # as GeoF starts
+    given, states = inputs(), torch.randn(9, 6).double()
+    step = GeoFConv(6, blocks=2, **settings).double()
+    _, trace = step.traced_advance(
+        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0]
+    )
+    wanted = step.box.project(trace.target).flatten(1)
+    assert_same({"s": model.statistic(states, given.edges)}, {"s": wanted}, 1e-12)
+    assert model.statistic.spec.schedule == step.schedule
+
+
 def by_definition(states: Tensor, message: Tensor, edge_index: Tensor, node: int) -> Tensor:
     """One node's coordinates, from the equations, temperature 5, floor 0.3, jitter 1e-6."""
     heard = [node, *edge_index[0, edge_index[1] == node].unique().tolist()]

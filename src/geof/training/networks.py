@@ -166,10 +166,9 @@ def readout_options(encoder: str, task: TaskKind, options: Mapping[str, Any]) ->
     """
     if task not in _encoder(encoder).readouts:
         return _with_defaults("readout", READOUTS[task], options)
-    own = dict(options)
-    kind = own.pop("kind", "own")
+    kind = options.get("kind", "own")
     require_option("readout.kind", kind, READOUT_KINDS)
-    return {"kind": kind, **_with_defaults("readout", _readout(encoder, task, kind), own)}
+    return _with_defaults("readout", _readout(encoder, task, kind), options, kind="own")
 
 
 def _encoder(name: str) -> Encoder:
@@ -185,9 +184,9 @@ def _readout(encoder: str, task: TaskKind, kind: str) -> Callable[..., nn.Module
 
 
 def _with_defaults(
-    section: str, documented: Callable[..., object], options: Mapping[str, Any]
+    section: str, documented: Callable[..., object], options: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    own = {
+    own = more | {
         name: parameter.default
         for name, parameter in inspect.signature(documented).parameters.items()
         if name not in GIVEN
