@@ -85,7 +85,7 @@ def test_gin_is_pygs():
     given = inputs()
     ours = drawn(GINLayer(5, 4, train_epsilon=True))
     mlp = nn.Sequential(ours.first, ours.inner, nn.ReLU(), ours.second)
-    theirs = GINConv(mlp, eps=float(ours.epsilon)).double().eval()
+    theirs = GINConv(mlp, eps=float(ours.epsilon.detach())).double().eval()
     wanted = F.relu(ours.outer(theirs(given.x, given.edge_index)))
     assert_same({"h": ours(given.x, given)}, {"h": wanted}, 1e-10)
 

@@ -129,7 +129,9 @@ def test_a_run_is_opened_again_with_the_same_answers(name, task, tmp_path):
     assert result.epochs == 2 + pretraining(name, task).epochs
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", ["node", *(pytest.param(task, marks=pytest.mark.slow) for task in ("link", "graph"))]
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stopped_run_goes_on_to_the_same_bits(name, task, tmp_path):
     settings, stage = TrainSettings(epochs=3, learning_rate=0.02), pretraining(name, task)

@@ -120,6 +120,15 @@ def test_by_hand(options):
         assert logits[3] == 1.5 / 0.7  # a node and itself
 
 
+def test_a_smaller_ball_cuts_what_comes_from_a_larger_one():
+    given, model = inputs(), build(trainable_curvature=False, spread=3.0)
+    model.fixed_curvature = torch.tensor([0.1, 0.3, 9.0]).double()
+    states = model(given).states
+    assert_same({"h": states}, {"h": by_hand(model, given)[0]}, 1e-6)
+    longest = states.norm(dim=-1).max().item()
+    assert longest == pytest.approx(math.atanh(1 - EDGE) / 3, rel=1e-9)
+
+
 @pytest.mark.parametrize("options", [{}, {"aggregation": "centre", "attention": True}], ids=str)
 def test_gradients_are_complete(options):
     """Through conformal factors too, and of the curvatures; against finite differences."""

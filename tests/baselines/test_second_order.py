@@ -424,7 +424,7 @@ def test_shapes_are_those_of_the_recorded_runs(task, dataset):
 @pytest.mark.parametrize(("task", "dataset"), SETTINGS)
 @pytest.mark.parametrize("host", HOSTS)
 def test_presets_match_geof_in_parameters_and_in_the_statistic(host, task, dataset):
-    tree = load_preset(host, "published", task, dataset)
+    tree = load_preset(host, "matched", task, dataset)
     geof = load_preset("geof", "tuned", task, dataset)
     wanted = recorded(task, dataset)
     assert abs(parameters(host, task, dataset, tree) - wanted) <= TOLERANCE * wanted
@@ -442,7 +442,7 @@ def test_presets_match_geof_in_parameters_and_in_the_statistic(host, task, datas
 @pytest.mark.parametrize(("task", "dataset"), [("node", "Photo"), ("graph", "PROTEINS")])
 @pytest.mark.parametrize("host", HOSTS)
 def test_presets_are_what_the_search_finds(host, task, dataset):
-    tree = load_preset(host, "published", task, dataset)
+    tree = load_preset(host, "matched", task, dataset)
     geof = load_preset("geof", "tuned", task, dataset)["model"]
     block_size = geof["hidden_channels"] // geof["blocks"]
 
@@ -467,7 +467,7 @@ def test_presets_are_what_the_search_finds(host, task, dataset):
 
 def test_the_control_without_the_statistic_can_be_widened():
     """The width alone has coarse steps; GIN's inner width has finer ones."""
-    tree = load_preset("gin-so", "published", "node", "Photo")
+    tree = load_preset("gin-so", "matched", "node", "Photo")
 
     def count(width: int, inner: int, rank: int) -> int:
         widths = {"hidden_channels": width, "inner_channels": inner, "statistics": False}
