@@ -129,6 +129,12 @@ def test_a_smaller_ball_cuts_what_comes_from_a_larger_one():
     assert longest == pytest.approx(math.atanh(1 - EDGE) / 3, rel=1e-9)
 
 
+def test_features_beyond_the_ball_are_cut_before_the_weight_is_applied():
+    x, edge_index, u = graph()
+    given, model = GraphInputs.build(20 * x, edge_index, u), build(spread=0.1)
+    assert_same({"h": model(given).states}, {"h": by_hand(model, given)[0]}, 1e-8)
+
+
 @pytest.mark.parametrize("options", [{}, {"aggregation": "centre", "attention": True}], ids=str)
 def test_gradients_are_complete(options):
     """Through conformal factors too, and of the curvatures; against finite differences."""

@@ -147,7 +147,7 @@ def test_a_solver_that_fails_says_what_to_do(monkeypatch):
 
 
 def batch_of(graphs, order=None):
-    """Return inputs with the graphs side by side, nodes in a given order."""
+    """Return inputs with the graphs side by side, nodes in a given order and edges in any."""
     sizes = [len(x) for x, _, _ in graphs]
     first = torch.tensor([0, *sizes]).cumsum(0)
     edge_index = torch.cat([e + f for (_, e, _), f in zip(graphs, first[:-1], strict=True)], 1)
@@ -155,6 +155,7 @@ def batch_of(graphs, order=None):
     batch = torch.repeat_interleave(torch.arange(len(graphs)), torch.tensor(sizes))
     if order is not None:
         edge_index = torch.argsort(order)[edge_index]
+        edge_index = edge_index[:, torch.argsort(edge_index[0], stable=True)]
         x, u, batch = x[order], u[order], batch[order]
     return x, edge_index, u, batch, len(graphs)
 

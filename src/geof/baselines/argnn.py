@@ -209,7 +209,7 @@ class MetricConv(nn.Module):
         self.metric_output = nn.Linear(metric_channels, in_channels)
         self.message = nn.Linear(in_channels, out_channels, bias=False)
         self.own = nn.Linear(in_channels, out_channels)
-        self.norm = nn.LayerNorm(out_channels)
+        self.norm: nn.Module = nn.LayerNorm(out_channels)
 
     def metric(self, h: Tensor, edges: Neighbourhoods) -> Tensor:
         """Return the diagonal metrics, ``(n, d)``."""
@@ -328,6 +328,9 @@ class ARGNN(nn.Module):
 class ARGNNNodeReadout(nn.Module):
     """The published last layer: to one channel per class, its LayerNorm included.
 
+    With two classes it is left out: of two entries a LayerNorm leaves the sign of their difference
+    alone, whose gradient is zero.
+
     Args:
         in_channels: Width of the states.
         num_classes: Number of classes.
@@ -338,6 +341,8 @@ class ARGNNNodeReadout(nn.Module):
         super().__init__()
         require_positive("metric_channels", metric_channels)
         self.conv = MetricConv(in_channels, num_classes, metric_channels)
+        if num_classes <= 2:
+            self.conv.norm = nn.Identity()
 
     def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor | None) -> Outputs:
         """Return the logits and the layer's penalty."""
