@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -14,6 +15,26 @@ StepOutputs: TypeAlias = Literal["last", "all"]
 Pooling: TypeAlias = Literal["mean", "sum"]
 Norm: TypeAlias = Literal["none", "layer", "batch"]
 TaskKind: TypeAlias = Literal["node", "link", "graph"]
+
+
+def known_options(
+    kind: type[Any], options: Mapping[str, Any], section: str = ""
+) -> Mapping[str, Any]:
+    """Return the options if a dataclass has a field for each.
+
+    Args:
+        kind: The dataclass.
+        options: By name of the field.
+        section: Where in a file of settings they stand, with the dot.
+
+    Raises:
+        ConfigError: For another one, naming the nearest.
+    """
+    valid = [field.name for field in fields(kind)]
+    for name in options:
+        if name not in valid:
+            raise ConfigError(f"Unknown setting '{section}{name}'. " + nearest(name, valid))
+    return options
 
 
 @dataclass(frozen=True)
@@ -80,10 +101,7 @@ class StepSettings:
         Raises:
             ConfigError: For an unknown name or a value out of range.
         """
-        valid = {field.name for field in fields(cls)}
-        for name in options.keys() - valid:
-            raise ConfigError(f"Unknown setting {name!r}. " + nearest(name, valid))
-        return cls(**options)
+        return cls(**known_options(cls, options))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from geof.config import known_options
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
-from geof.errors import ConfigError, nearest
 from geof.signature.structural import Degree, Method, StructuralSignature, structural_signature
 
 VERSION = 1
@@ -37,11 +37,7 @@ class SignatureSettings:
         Raises:
             ConfigError: Naming the nearest valid keyword.
         """
-        valid = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in valid:
-                raise ConfigError(f"Unknown setting 'signature.{name}'. " + nearest(name, valid))
-        return cls(**options)
+        return cls(**known_options(cls, options, "signature."))
 
 
 def kept_signature(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from geof.config import require_number, require_option, require_positive
-from geof.errors import ConfigError, nearest
+from geof.config import known_options, require_number, require_option, require_positive
+from geof.errors import ConfigError
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
@@ -94,11 +94,7 @@ class TrainSettings:
         Raises:
             ConfigError: Naming the nearest valid keyword.
         """
-        valid = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in valid:
-                raise ConfigError(f"Unknown setting {name!r}. " + nearest(name, valid))
-        return cls(**options)
+        return cls(**known_options(cls, options))
 
     def learning_rate_at(self, epoch: int) -> float:
         """Return the learning rate of an epoch, from 1: a function of its number alone.
@@ -154,11 +150,7 @@ class PretrainSettings:
         Raises:
             ConfigError: Naming the nearest valid keyword.
         """
-        valid = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in valid:
-                raise ConfigError(f"Unknown setting 'pretraining.{name}'. " + nearest(name, valid))
-        return cls(**options)
+        return cls(**known_options(cls, options, "pretraining."))
 
 
 @dataclass(frozen=True)
