@@ -27,7 +27,9 @@ test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
 test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --ignore tests/baselines --ignore tests/settings
+	# Hundreds of short ones, one per method and dataset.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) tests/baselines tests/settings
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
