@@ -31,6 +31,22 @@ def test_large_graph_examples_run_one_after_another(capsys):
     assert namespace["whole"].allclose(namespace["pieces"], atol=1e-4)
 
 
+def test_the_example_of_an_own_method_trains():
+    from geof.training import ENCODERS, TrainSettings, fit
+    from tests.training.toys import TASKS
+
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "baselines.md").read_text(), re.DOTALL
+    )
+    exec(block, {})
+    try:
+        for make in TASKS.values():
+            _, result = fit(make(), TrainSettings(epochs=2), encoder="mine")
+            assert result.model == "mine"
+    finally:
+        del ENCODERS["mine"]
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run"])
 def test_make_targets_exist(document):
     named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / document).read_text()))
