@@ -29,6 +29,9 @@ from tests.baselines.test_gcn import graph
 from tests.training.toys import TASKS, graph_set, node_graph
 
 METHODS = sorted(ENCODERS)
+EVERY_TASK = pytest.mark.parametrize(
+    "task", ["node", *(pytest.param(task, marks=pytest.mark.slow) for task in ("link", "graph"))]
+)
 
 
 def pretraining(name: str, task: str) -> PretrainSettings:
@@ -111,7 +114,7 @@ def test_gradients_are_finite_on_odd_graphs(name, case):
             assert value.grad is None or bool(value.grad.isfinite().all()), parameter
 
 
-@pytest.mark.parametrize("task", TASKS)
+@EVERY_TASK
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_opened_again_with_the_same_answers(name, task, tmp_path):
     given = TASKS[task]()
@@ -129,9 +132,7 @@ def test_a_run_is_opened_again_with_the_same_answers(name, task, tmp_path):
     assert result.epochs == 2 + pretraining(name, task).epochs
 
 
-@pytest.mark.parametrize(
-    "task", ["node", *(pytest.param(task, marks=pytest.mark.slow) for task in ("link", "graph"))]
-)
+@EVERY_TASK
 @pytest.mark.parametrize("name", METHODS)
 def test_a_stopped_run_goes_on_to_the_same_bits(name, task, tmp_path):
     settings, stage = TrainSettings(epochs=3, learning_rate=0.02), pretraining(name, task)
