@@ -70,6 +70,7 @@ from geof.baselines.sparse import SparseLinear, adjacency, input_features, norma
 from geof.config import require_number, require_option, require_positive
 from geof.errors import ConfigError
 from geof.model.graph_inputs import GraphInputs
+from geof.model.readout import pair_features
 
 Filter: TypeAlias = Literal["embeddings", "inputs", "none"]
 DepthLaw: TypeAlias = Literal["folded-normal", "poisson", "mixture"]
@@ -591,12 +592,6 @@ class AMPLinkReadout(DepthReadout):
         depths: Depths = encoding.context
         features = [pair_features(h, pairs) for h in depths.states]
         return self.mixed(depths, features, pairs.size(1), pairs=True)
-
-
-def pair_features(h: Tensor, pairs: Tensor) -> Tensor:
-    r"""Return :math:`[h_u \odot h_v \| |h_u - h_v|]`, the same for both orders of a pair."""
-    u, v = h.index_select(0, pairs[0]), h.index_select(0, pairs[1])
-    return torch.cat([u * v, (u - v).abs()], dim=-1)
 
 
 def _half(channels: int) -> int:

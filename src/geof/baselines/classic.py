@@ -25,6 +25,7 @@ are the attention weights), and the states of all layers can be handed to the re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import get_args
 
@@ -43,10 +44,10 @@ from geof.baselines.sparse import (
 )
 from geof.config import Norm, StepOutputs, require_number, require_option, require_positive
 from geof.model.graph_inputs import GraphInputs
-from geof.model.refinement import NodeNorm
+from geof.model.refinement import norm_layer
 
 
-class ClassicGNN(nn.Module):
+class ClassicGNN(nn.Module, ABC):
     r"""A classic network with normalisation, linear residuals and dropout after every layer.
 
     Args:
@@ -99,11 +100,11 @@ class ClassicGNN(nn.Module):
             SparseLinear(before, after) if residual else NoResidual()
             for before, after in pairwise(widths)
         )
-        self.norms = nn.ModuleList(_norm(norm, hidden_channels) for _ in range(num_layers))
+        self.norms = nn.ModuleList(norm_layer(norm, hidden_channels) for _ in range(num_layers))
 
+    @abstractmethod
     def conv(self, in_channels: int, out_channels: int) -> nn.Module:
         """Return a layer, which is called with features and :class:`GraphInputs`."""
-        raise NotImplementedError
 
     def prepare_first(self, conv: nn.Module) -> None:
         """Let the first layer take sparse features, if it does not."""
@@ -206,9 +207,3 @@ class NoResidual(nn.Module):
     def forward(self, x: Tensor) -> float:
         """Return zero."""
         return 0.0
-
-
-def _norm(name: Norm, channels: int) -> nn.Module:
-    if name == "layer":
-        return nn.LayerNorm(channels)
-    return NodeNorm(channels) if name == "batch" else nn.Identity()

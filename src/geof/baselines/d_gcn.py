@@ -47,7 +47,6 @@ Where it knowingly differs from the public code:
 from __future__ import annotations
 
 import math
-import warnings
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
@@ -58,7 +57,7 @@ from torch.nn import functional as F
 from geof.baselines.contract import Encoding, Outputs
 from geof.baselines.fermi_dirac import FermiDiracReadout
 from geof.baselines.motifs import Wedges, motif_loss
-from geof.baselines.sparse import SparseLinear, input_features, normalised_adjacency
+from geof.baselines.sparse import SparseLinear, csr_matrix, input_features, normalised_adjacency
 from geof.config import TaskKind, require_number, require_option, require_positive
 from geof.errors import ConfigError, DataError
 from geof.model.graph_inputs import GraphInputs
@@ -418,11 +417,7 @@ def thinned_adjacency(inputs: GraphInputs, dropout: float) -> Tensor:
     scale = degree.to(dtype).rsqrt()
     rows = F.pad(degree.cumsum(0), (1, 0))  # the edges are sorted by target
     size = (edges.num_nodes, edges.num_nodes)
-    with warnings.catch_warnings():  # torch calls its CSR support a beta
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        return torch.sparse_csr_tensor(
-            rows, source, scale[source] * scale[target], size, check_invariants=False
-        )
+    return csr_matrix(rows, source, scale[source] * scale[target], size)
 
 
 def contrast_loss(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:

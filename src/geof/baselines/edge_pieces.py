@@ -9,7 +9,6 @@ CPU is several times faster than adding rows one by one, and has a fixed order.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from geof.baselines.sparse import csr_matrix
 from geof.model.graph_inputs import GraphInputs
 
 PIECE_ENTRIES = 2**18
@@ -143,11 +143,7 @@ def _sums_by(index: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     order = torch.argsort(index, stable=True)
     starts = torch.zeros(rows + 1, dtype=torch.long)
     torch.cumsum(torch.bincount(index, minlength=rows), 0, out=starts[1:])
-    with warnings.catch_warnings():  # torch calls its CSR support a beta
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        return torch.sparse_csr_tensor(
-            starts, order, torch.ones(len(index), dtype=dtype), (rows, len(index))
-        )
+    return csr_matrix(starts, order, torch.ones(len(index), dtype=dtype), (rows, len(index)))
 
 
 class _Gather(torch.autograd.Function):

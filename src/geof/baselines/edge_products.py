@@ -21,13 +21,13 @@ per edge and rows per node. On Photo (246 thousand edges, width 128, one thread)
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from geof.baselines.sparse import csr_matrix
 from geof.kernels import Neighbourhoods
 
 
@@ -88,11 +88,7 @@ def _pointer(row: Tensor, nodes: int) -> Tensor:
 
 def _csr(pointer: Tensor, column: Tensor, values: Tensor) -> Tensor:
     nodes = len(pointer) - 1
-    with warnings.catch_warnings():  # torch calls its CSR support a beta
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        return torch.sparse_csr_tensor(
-            pointer, column, values.contiguous(), (nodes, nodes), check_invariants=False
-        )
+    return csr_matrix(pointer, column, values.contiguous(), (nodes, nodes))
 
 
 def edge_dots(edges: Neighbourhoods, a: Tensor, b: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ here the transposed matrix is made once and kept with the graph.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from geof.baselines.sparse import csr_transpose
 from geof.model.graph_inputs import GraphInputs
 
 
@@ -34,10 +34,13 @@ def graph_product(
         return plain
     kept, key = inputs.edges.kept, f"{matrix_of.__name__} {matrix.dtype} transposed"
     if key not in kept:
-        with warnings.catch_warnings():  # torch calls its CSR support a beta
-            warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-            kept[key] = matrix.t().to_sparse_csr()
-    product: Tensor = _FixedProduct.apply(matrix, kept[key], x)  # type: ignore[no-untyped-call]
+        kept[key] = csr_transpose(matrix)
+    return fixed_product(matrix, kept[key], x)
+
+
+def fixed_product(matrix: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
+    """Return the product of a fixed CSR matrix and ``x``; its transpose serves the gradient."""
+    product: Tensor = _FixedProduct.apply(matrix, transposed, x)  # type: ignore[no-untyped-call]
     return product
 
 
@@ -45,10 +48,10 @@ class _FixedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
         ctx.transposed = transposed
-        product: Tensor = torch.sparse.mm(matrix, x)
+        product: Tensor = torch.sparse.mm(matrix, x.contiguous())
         return product
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, torch.sparse.mm(ctx.transposed, grads[0])
+        return None, None, torch.sparse.mm(ctx.transposed, grads[0].contiguous())

@@ -58,6 +58,7 @@ own; graphs, with the guide's logits averaged over nodes. Known differences:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from functools import partial
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
@@ -89,7 +90,7 @@ from geof.config import (
 from geof.errors import ConfigError
 from geof.model import GraphReadout, LinkReadout, NodeReadout
 from geof.model.graph_inputs import GraphInputs
-from geof.model.refinement import NodeNorm
+from geof.model.refinement import norm_layer
 
 Mode: TypeAlias = Literal["full", "low", "weighted"]
 GNN: TypeAlias = Literal["gcn", "sage", "gat"]
@@ -184,7 +185,7 @@ class G2Former(nn.Module):
         self.residuals = nn.ModuleList(
             nn.Linear(before, after) for before, after in pairwise(widths) if residual
         )
-        self.norms = nn.ModuleList(_norm(norm, hidden_channels) for _ in range(num_layers))
+        self.norms = nn.ModuleList(norm_layer(norm, hidden_channels) for _ in range(num_layers))
 
     def forward(self, inputs: GraphInputs) -> Encoding:
         """Return the last layer's states, with the guide for the readout."""
@@ -251,7 +252,7 @@ class FilterBank(nn.Module):
         self.mode, self.order = mode, order
         self.f2 = nn.Sequential(
             nn.Linear(channels, filter_channels),
-            _norm(norm, filter_channels),
+            norm_layer(norm, filter_channels),
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(filter_channels, channels),
@@ -261,12 +262,12 @@ class FilterBank(nn.Module):
         self.polynomials = bank_polynomials(order, mode)
         self.f1 = nn.Sequential(
             nn.Linear(channels, filter_channels),
-            _norm(norm, filter_channels),
+            norm_layer(norm, filter_channels),
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(filter_channels, attention_channels),
             nn.Dropout(dropout),
-            _norm(norm, attention_channels),
+            norm_layer(norm, attention_channels),
             nn.Sigmoid(),
         )
         if mode == "weighted":
@@ -391,13 +392,7 @@ def _conv(gnn: GNN, in_channels: int, out_channels: int, heads: int) -> nn.Modul
     return (_GCN if gnn == "gcn" else _SAGE)(in_channels, out_channels)
 
 
-def _norm(name: Norm, channels: int) -> nn.Module:
-    if name == "layer":
-        return nn.LayerNorm(channels)
-    return NodeNorm(channels) if name == "batch" else nn.Identity()
-
-
-class _GuidedReadout(nn.Module):
+class _GuidedReadout(nn.Module, ABC):
     """A shared readout that also has the guide graded in training."""
 
     def __init__(self, readout: nn.Module, gamma: float) -> None:
@@ -414,9 +409,9 @@ class _GuidedReadout(nn.Module):
         guide = self.guided(encoding.context, *where)
         return Outputs(prediction, [(1.0, prediction), (self.gamma, guide)])
 
+    @abstractmethod
     def guided(self, context: Tensor, *where: Tensor | int | None) -> Tensor:
         """Return the guide's prediction."""
-        raise NotImplementedError
 
 
 class GuidedNodeReadout(_GuidedReadout):

@@ -37,7 +37,7 @@ from statistics.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
@@ -47,6 +47,7 @@ from torch.nn import functional as F
 
 from geof.baselines.argnn import MetricConv, PenaltyWeights, metric_penalty
 from geof.baselines.contract import Encoding
+from geof.baselines.fixed_products import graph_product
 from geof.baselines.sparse import SparseLinear, adjacency, input_features, normalised_adjacency
 from geof.config import (
     Norm,
@@ -61,7 +62,7 @@ from geof.geometry import AdmissibleBox, JitterSchedule, num_coordinates
 from geof.kernels import Neighbourhoods, resolve_backend
 from geof.model.feedback import step_spec
 from geof.model.graph_inputs import GraphInputs
-from geof.model.refinement import NodeNorm
+from geof.model.refinement import norm_layer
 
 StatisticEncoding: TypeAlias = Literal["logtri", "vech"]
 Injection: TypeAlias = Literal["every_layer", "input_only"]
@@ -123,7 +124,7 @@ class ResidualStatistic(nn.Module):
         return entries
 
 
-class SecondOrderHost(nn.Module):
+class SecondOrderHost(nn.Module, ABC):
     r"""What the controls share; a host adds its layers.
 
     Args:
@@ -286,7 +287,7 @@ class _NormalisedHost(SecondOrderHost):
 
     def _make(self, normalise: Norm) -> None:
         self.norms = nn.ModuleList(
-            _norm(normalise, self.hidden_channels) for _ in range(len(self.widths) + 1)
+            norm_layer(normalise, self.hidden_channels) for _ in range(len(self.widths) + 1)
         )
 
     def _start(self, lifted: Tensor) -> Tensor:
@@ -311,7 +312,7 @@ class GCNWithSO(_NormalisedHost):
     def _layer(
         self, number: int, states: Tensor, told: Tensor | None, inputs: GraphInputs
     ) -> tuple[Tensor, Tensor | None]:
-        z = torch.sparse.mm(normalised_adjacency(inputs), self.maps[number](states))
+        z = graph_product(inputs, normalised_adjacency, self.maps[number](states))
         z = z + self.biases[number]
         if told is not None:
             z = z + self.statistic_maps[number](told)
@@ -330,7 +331,7 @@ class GINWithSO(_NormalisedHost):
         self.mlps = nn.ModuleList(
             nn.Sequential(
                 nn.Linear(width + told, inner),
-                _norm(normalise, inner),
+                norm_layer(normalise, inner),
                 nn.ReLU(),
                 nn.Linear(inner, width),
             )
@@ -340,7 +341,7 @@ class GINWithSO(_NormalisedHost):
     def _layer(
         self, number: int, states: Tensor, told: Tensor | None, inputs: GraphInputs
     ) -> tuple[Tensor, Tensor | None]:
-        total = states + torch.sparse.mm(adjacency(inputs), states)
+        total = states + graph_product(inputs, adjacency, states)
         if told is not None:
             total = torch.cat([total, told], dim=-1)
         return self._finished(number, self.mlps[number](total))
@@ -447,7 +448,7 @@ class ARGNNWithSO(SecondOrderHost):
 
     def _make(self, normalise: Norm) -> None:
         width = self.hidden_channels
-        self.norm = _norm(normalise, width)
+        self.norm = norm_layer(normalise, width)
         self.convs = nn.ModuleList(
             MetricConv(width, width, self.inner_channels) for _ in self.widths
         )
@@ -467,12 +468,6 @@ class ARGNNWithSO(SecondOrderHost):
         seen = joint if self.metric_sees_statistics else states
         following, g = self.convs[number](joint, inputs.edges, seen)
         return self._drop(F.relu(following)), metric_penalty(g, inputs.edges, self.weights)
-
-
-def _norm(name: Norm, channels: int) -> nn.Module:
-    if name == "layer":
-        return nn.LayerNorm(channels)
-    return NodeNorm(channels) if name == "batch" else nn.Identity()
 
 
 def _pair(bounds: Sequence[float]) -> tuple[float, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -24,6 +25,26 @@ class SparseLinear(nn.Linear):
             return super().forward(x)
         product: Tensor = torch.sparse.mm(x, self.weight.t())
         return product if self.bias is None else product + self.bias
+
+
+def csr_matrix(pointer: Tensor, column: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a CSR matrix of parts that are known to fit."""
+    with _no_word_of_beta():
+        return torch.sparse_csr_tensor(pointer, column, values, size, check_invariants=False)
+
+
+def csr_transpose(matrix: Tensor) -> Tensor:
+    """Return the transpose of a CSR matrix, in CSR form."""
+    with _no_word_of_beta():
+        return matrix.t().to_sparse_csr()
+
+
+@contextmanager
+def _no_word_of_beta() -> Iterator[None]:
+    """Keep torch from saying, once per process, that its CSR support is a beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        yield
 
 
 def input_features(
@@ -96,8 +117,7 @@ def _kept_matrix(
     if key not in kept:
         nodes = inputs.x.size(0)
         edge_index, weight = weighted(inputs)
-        with warnings.catch_warnings():  # torch calls its CSR support a beta
-            warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        with _no_word_of_beta():
             kept[key] = to_torch_csr_tensor(edge_index.flip(0), weight, size=(nodes, nodes))
     matrix: Tensor = kept[key]
     return matrix

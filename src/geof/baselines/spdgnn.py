@@ -51,6 +51,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
+from geof.baselines.fixed_products import graph_product
 from geof.baselines.sparse import SparseLinear, input_features, mean_adjacency
 from geof.config import Norm, require_number, require_option, require_positive
 from geof.errors import ConfigError
@@ -62,7 +63,7 @@ from geof.geometry.log_triangular import (
     split_coordinates,
 )
 from geof.model.graph_inputs import GraphInputs
-from geof.model.refinement import NodeNorm
+from geof.model.refinement import norm_layer
 
 Factorisation: TypeAlias = Literal["qr", "cholesky"]
 
@@ -128,18 +129,17 @@ class SPDGNN(nn.Module):
         self.least_log, self.factorisation = math.log(floor), factorisation
         self.out_channels = num_coordinates(out_size)
         self.lift = SparseLinear(in_channels, num_coordinates(matrix_size))
-        self.norm = _norm(norm, num_coordinates(matrix_size))
+        self.norm = norm_layer(norm, num_coordinates(matrix_size))
         sizes = [matrix_size] * (num_layers - 1) + [out_size]
         self.transforms = nn.ModuleList(_orthonormal(size, matrix_size) for size in sizes)
 
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the log-Cholesky coordinates of each node's matrix, diagonal last."""
-        adjacency = mean_adjacency(inputs)
         coords = self._lifted(inputs)
         for transform in self.transforms:
             weight: Tensor = transform.weight  # type: ignore[assignment]
             coords = transformed(coords, weight, self.factorisation)
-            coords = self._activated(torch.sparse.mm(adjacency, coords))
+            coords = self._activated(graph_product(inputs, mean_adjacency, coords))
         return coords
 
     def _lifted(self, inputs: GraphInputs) -> Tensor:
@@ -157,12 +157,6 @@ class SPDGNN(nn.Module):
         if self.rectify_lower:
             lower = F.relu(lower)
         return torch.cat([lower, log_diagonal.clamp_min(self.least_log)], dim=-1)
-
-
-def _norm(name: Norm, channels: int) -> nn.Module:
-    if name == "layer":
-        return nn.LayerNorm(channels)
-    return NodeNorm(channels) if name == "batch" else nn.Identity()
 
 
 def _orthonormal(rows: int, columns: int) -> nn.Module:

@@ -57,22 +57,27 @@ source; link task reconstructed (eigenpairs of the training graph). Known differ
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from geof.baselines.blocks import Blocks
-from geof.baselines.fixed_products import graph_product
-from geof.baselines.sparse import SparseLinear, input_features, normalised_adjacency
+from geof.baselines.fixed_products import fixed_product, graph_product
+from geof.baselines.sparse import (
+    SparseLinear,
+    csr_matrix,
+    csr_transpose,
+    input_features,
+    normalised_adjacency,
+)
 from geof.baselines.spectrum import Spectrum, SpectrumSettings, kept_spectra
 from geof.config import Norm, TaskKind, require_number, require_option, require_positive
 from geof.errors import ConfigError
 from geof.model.graph_inputs import GraphInputs
-from geof.model.refinement import NodeNorm
+from geof.model.refinement import norm_layer
 
 Local: TypeAlias = Literal["gcn", "none"]
 Activation: TypeAlias = Literal["gelu", "relu"]
@@ -339,10 +344,11 @@ def _block_diagonal(
     first_node, first_pair = sizes.cumsum(0) - sizes, counts.cumsum(0) - counts
     rows = _ranges(torch.repeat_interleave(first_pair, sizes), counts.repeat_interleave(sizes))
     columns = _ranges(torch.repeat_interleave(first_node, counts), sizes.repeat_interleave(counts))
-    transposed = _csr(columns[0], order[columns[1]], by_pair, (pairs, nodes))
+    members = order[columns[1]].int()
+    transposed = csr_matrix(columns[0].int(), members, by_pair, (pairs, nodes))
     if bool((order.diff() == 1).all()):
-        return _csr(*rows, by_node, (nodes, pairs)), transposed
-    return _csr_transpose(transposed), transposed
+        return csr_matrix(rows[0].int(), rows[1].int(), by_node, (nodes, pairs)), transposed
+    return csr_transpose(transposed), transposed
 
 
 def _ranges(first: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -352,41 +358,9 @@ def _ranges(first: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     return pointer, torch.arange(int(pointer[-1])) + shift
 
 
-def _csr(pointer: Tensor, column: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
-    with warnings.catch_warnings():  # torch calls its CSR support a beta
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        return torch.sparse_csr_tensor(
-            pointer.int(), column.int(), values, size, check_invariants=False
-        )
-
-
-def _csr_transpose(matrix: Tensor) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        return matrix.t().to_sparse_csr()
-
-
 def _product(matrix: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
-    """Return the product of a fixed matrix and ``x``; its transpose serves the gradient."""
-    if matrix.layout == torch.strided:
-        return matrix @ x
-    product: Tensor = _SparseProduct.apply(matrix, transposed, x)  # type: ignore[no-untyped-call]
-    return product
-
-
-class _SparseProduct(torch.autograd.Function):
-    """Autograd's own gradient transposes the matrix anew in every pass."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
-        ctx.transposed = transposed
-        product: Tensor = torch.sparse.mm(matrix, x.contiguous())
-        return product
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, torch.sparse.mm(ctx.transposed, grads[0].contiguous())
+    """Return the product of a fixed matrix, dense or sparse, and ``x``."""
+    return matrix @ x if matrix.layout == torch.strided else fixed_product(matrix, transposed, x)
 
 
 class FilterGenerator(nn.Module):
@@ -515,12 +489,12 @@ class WaveLayer(nn.Module):
         self.activation = F.gelu if activation == "gelu" else F.relu
         self.waves = nn.Linear(channels, channels, bias=False)  # W_0, ..., W_J side by side
         self.fuse = nn.Linear(channels, channels)
-        self.wave_norm, self.out_norm = _norm(norm, channels), _norm(norm, channels)
+        self.wave_norm, self.out_norm = norm_layer(norm, channels), norm_layer(norm, channels)
         self.local: nn.Linear | None = None
         if local == "gcn":
             self.local = nn.Linear(channels, channels, bias=False)
             self.local_bias = nn.Parameter(torch.zeros(channels))
-            self.local_norm = _norm(norm, channels)
+            self.local_norm = norm_layer(norm, channels)
         self.widen = nn.Linear(channels, 2 * channels)
         self.narrow = nn.Linear(2 * channels, channels)
 
@@ -547,12 +521,6 @@ class WaveLayer(nn.Module):
 
     def _drop_wave(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.wave_dropout, self.training)
-
-
-def _norm(name: Norm, channels: int) -> nn.Module:
-    if name == "layer":
-        return nn.LayerNorm(channels)
-    return NodeNorm(channels) if name == "batch" else nn.Identity()
 
 
 def _require_multiple(channels: int, name: str, parts: int) -> None:

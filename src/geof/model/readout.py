@@ -158,7 +158,12 @@ class LinkReadout(nn.Module):
         if self.normalise:
             h = F.normalize(h, dim=-1) * h.size(-1) ** 0.5
         h = F.dropout(h, self.dropout, self.training)
-        # index_select sums its gradient in a fixed order; h[...] does not with several threads.
-        u, v = h.index_select(0, pairs[0]), h.index_select(0, pairs[1])
-        logits: Tensor = self.mlp(torch.cat([u * v, (u - v).abs()], dim=-1))
+        logits: Tensor = self.mlp(pair_features(h, pairs))
         return logits.squeeze(-1)
+
+
+def pair_features(h: Tensor, pairs: Tensor) -> Tensor:
+    r"""Return :math:`f_{uv} = [h_u \odot h_v \| |h_u - h_v|]`, Eq. (15): for either order."""
+    # index_select sums its gradient in a fixed order; h[...] does not with several threads.
+    u, v = h.index_select(0, pairs[0]), h.index_select(0, pairs[1])
+    return torch.cat([u * v, (u - v).abs()], dim=-1)

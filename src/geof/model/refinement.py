@@ -96,6 +96,13 @@ class NodeNorm(nn.BatchNorm1d):
         return normalised
 
 
+def norm_layer(name: Norm, channels: int) -> nn.Module:
+    """Return the normalisation of node states that a name means."""
+    if name == "layer":
+        return nn.LayerNorm(channels)
+    return NodeNorm(channels) if name == "batch" else nn.Identity()
+
+
 def drop_features(x: Tensor, probability: float, *, training: bool) -> Tensor:
     """Return ``x`` with entries dropped; of a sparse matrix, its stored entries."""
     if not training or probability == 0:
