@@ -338,11 +338,13 @@ def test_an_interruption_reaches_every_worker(source, capfd):
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Go on with: geof sweep --resume S" in said
-    assert states("S").count("RUNNING") == 2
+    # Both were in a trial's midst; one may have come to its end before the signal arrived.
+    interrupted = states("S").count("RUNNING")
+    assert interrupted in (1, 2)
     for path in Path("S/workers").glob("*.log"):
         assert "Traceback" not in path.read_text()
     assert main(["sweep", "--resume", "S"]) == 0
-    assert sorted(states("S")) == ["COMPLETE"] * 4 + ["FAIL"] * 2
+    assert sorted(states("S")) == ["COMPLETE"] * 4 + ["FAIL"] * interrupted
     assert len(rows("S")) == 4
 
 
