@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "geof"
 # A package may import from those before it. Modules at the root are named with their place.
 ORDER = ["version", "errors", "config", "data", "settings", "signature", "geometry", "kernels"]
-ORDER += ["model", "baselines", "training", "experiments", "bench", "testing", "cli"]
+ORDER += ["model", "baselines", "training", "experiments", "bench", "reports", "testing"]
+ORDER += ["cli"]
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(geof.__path__, "geof.")

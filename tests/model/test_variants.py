@@ -45,6 +45,16 @@ def test_without_structure_signatures_play_no_part(backend):
     assert not torch.equal(build(backend)(x, edge_index, u), build(backend)(x, edge_index, 5 * u))
 
 
+def test_signatures_among_the_features_are_no_part_of_structure_awareness():
+    """The paper's w/o SA takes them from the gate and the correction; the lift is our own."""
+    x, edge_index, u = random_sample(0)
+    model = build(structure_aware=False, signature_features=True)
+    state = model.evolve(x, edge_index, u)
+    other = model.evolve(x, edge_index, 5 * u + 1)
+    assert not torch.equal(state.initial_features, other.initial_features)
+    assert torch.equal(state.initial_coordinates, other.initial_coordinates)
+
+
 def test_without_atlas_every_frame_starts_as_the_identity():
     state = trace(build(atlas_initialisation=False))
     assert not state.initial_coordinates.any()

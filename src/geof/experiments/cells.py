@@ -13,6 +13,7 @@ from geof.config import TaskKind
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
 from geof.experiments.methods import COMPARED
+from geof.experiments.provenance import code_digest
 from geof.settings import load_preset, merge, parse_words
 from geof.training import Plan
 
@@ -36,7 +37,9 @@ class Row:
         dataset: A benchmark.
         encoder: Which encoder.
         preset: Which preset of it.
-        changes: ``KEY=VALUE`` words over the preset, for an ablation; none for a plain result.
+        changes: ``KEY=VALUE`` words over the preset; none for a plain result.
+        study: Whether the changes belong to a study declared beforehand, whose test parts are read
+            like a plain result's. Changes that are tried out see the validation part alone.
     """
 
     task: TaskKind
@@ -44,6 +47,12 @@ class Row:
     encoder: str
     preset: str
     changes: tuple[str, ...] = ()
+    study: bool = False
+
+    @property
+    def reads_test(self) -> bool:
+        """Whether runs of this row read the test part, once, at the chosen epoch."""
+        return self.study or not self.changes
 
     def plan(self, split: str) -> Plan:
         """Return the plan of this row on a split."""
@@ -78,11 +87,16 @@ class Cell:
     row: Row
     split: str
 
+    @property
+    def code(self) -> str:
+        """The digest of the code that trains it."""
+        return code_digest(self.row.encoder)
+
     def folder(self, work: Path) -> Path:
-        """Return the run folder: another one as soon as a setting differs."""
+        """Return the run folder: another one as soon as a setting or the code differs."""
         tree = without_nones(self.row.plan(self.split).tree())
-        content = json.dumps([self.row.dataset, self.row.encoder, tree], sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        content = [self.row.dataset, self.row.encoder, tree, self.code, self.row.reads_test]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
         return work / self.row.name / f"split-{self.split}-{digest}"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from geof.data.files import write_json
 from geof.errors import DataError
 from geof.experiments.cells import Cell, Row, as_plain, without_nones
+from geof.experiments.provenance import code_digest
 from geof.training.folder import read_config, read_result
 
 
@@ -24,8 +25,9 @@ class Record:
     Attributes:
         row: Task, dataset, encoder, preset and changes.
         metric: Which metric the numbers are, in percent.
-        splits: One entry per finished split: number, hash, seed, validation, test (``None`` for an
-            ablation, which does not read it), chosen epoch, time, memory, every test metric.
+        splits: One entry per finished split: number, hash, seed, validation, test (``None`` where
+            settings were tried out, which does not read it), chosen epoch, time, memory, every test
+            metric, the digest of the code that made it, and what was measured on the trained model.
         summary: Mean and deviation over the splits.
         settings: The effective settings, apart from the seed, which is the split's number.
         command: What makes this row.
@@ -50,6 +52,12 @@ class Record:
     notes: list[str] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
 
+
+STUDIES = "studies"
+"""The folder, among results files, of the lines of studies."""
+
+MEASURES = "measures"
+"""The folder, in a run's, of what was measured on its model."""
 
 ALL_SPLITS = tuple(map(str, range(10)))
 """The paper's ten splits or folds."""
@@ -88,8 +96,12 @@ def record_row(row: Row, work: Path, results: Path) -> Path | None:
     config, first = read_config(done[0][1]), done[0][2]
     settings = as_plain(row.plan(done[0][0]))
     settings.pop("seed")
-    path = results / f"{row.name}.json"
-    entries = [{"split": split, **{key: r[key] for key in KEPT}} for split, _, r in done]
+    path = record_path(row, results)
+    code = code_digest(row.encoder)
+    entries = [
+        {"split": split, **{key: r[key] for key in KEPT}, "code": code, **_measures(folder)}
+        for split, folder, r in done
+    ]
     entries = _with_earlier(path, entries, settings, config["versions"])
     record = Record(
         row=asdict(row),
@@ -105,8 +117,34 @@ def record_row(row: Row, work: Path, results: Path) -> Path | None:
         notes=config["data"]["notes"],
         failures=failures,
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, asdict(record))
     return path
+
+
+def record_path(row: Row, results: Path) -> Path:
+    """Return a row's results file; the lines of a study have a folder of their own."""
+    return (results / STUDIES if row.study else results) / f"{row.name}.json"
+
+
+def is_recorded(cell: Cell, results: Path) -> bool:
+    """Return whether a results file has the cell, made by the same code with the same settings."""
+    path = record_path(cell.row, results)
+    if not path.is_file():
+        return False
+    before = json.loads(path.read_text())
+    codes = {entry["split"]: entry.get("code") for entry in before["splits"]}
+    if codes.get(cell.split) != cell.code:
+        return False
+    settings = as_plain(cell.row.plan(cell.split))
+    settings.pop("seed")
+    return without_nones(before["settings"]) == without_nones(settings)
+
+
+def _measures(folder: Path) -> dict[str, Any]:
+    """Return what was measured on a run's model, by study."""
+    files = sorted((folder / MEASURES).glob("*.json"))
+    return {"measures": {p.stem: json.loads(p.read_text()) for p in files}} if files else {}
 
 
 def _with_earlier(

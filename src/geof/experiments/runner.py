@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from geof.data.catalogue import load
+from geof.data.files import write_json
 from geof.data.records import GraphSet, NodeGraph
-from geof.errors import DataError, GeometryError
+from geof.errors import DataError, GeometryError, StoppedError
 from geof.experiments.cells import Cell
 from geof.training import Result, Task, Watch, run_experiment
 from geof.training.folder import read_result
 from geof.training.plan import Plan
+
+FAILURE = "failure.json"
+"""In the folder of a run that did not come to its end, and why."""
 
 
 @dataclass
@@ -32,6 +36,10 @@ class Worker:
         should_stop: Asked after every epoch and between cells.
         say: Told what happens.
         deadline: Time (``time.monotonic``) after which no cell is begun; ``None`` for never.
+        seconds: What a cell is expected to take, ``None`` where nothing is known; one that does
+            not fit before the deadline is passed over.
+        is_done: Whether a cell needs no run although there is no folder of it.
+        retry: Whether cells that failed before are tried again.
     """
 
     work: Path
@@ -39,59 +47,94 @@ class Worker:
     should_stop: Callable[[], bool] = lambda: False
     say: Callable[[str], None] = lambda text: None
     deadline: float | None = None
+    seconds: Callable[[Cell], float | None] = lambda cell: None
+    is_done: Callable[[Cell], bool] = lambda cell: False
+    retry: bool = False
     _data: dict[str, NodeGraph | GraphSet] = field(default_factory=dict)
+    _absent: set[str] = field(default_factory=set)
     _task: tuple[Any, Task] | None = None
 
     def run(self, cells: Sequence[Cell], finished: Callable[[Cell], None]) -> int:
         """Train every cell that is neither finished nor in other hands.
 
+        A cell that fails, for whatever reason, is said and recorded, and the next one is begun.
+
         Args:
             cells: In this order.
-            finished: Told of each cell done here.
+            finished: Told of each cell done here, failed ones too.
 
         Returns:
-            How many cells failed here.
+            How many cells failed here, those without data included.
         """
         failed = 0
         for cell in cells:
-            folder = cell.folder(self.work)
-            if self.should_stop() or self._is_late():
+            if self.should_stop():
                 break
-            if folder.is_dir() and (read_result(folder) or (folder / "failure.json").exists()):
+            if self.is_settled(cell) or not self._fits(cell):
+                continue
+            data = self._data_of(cell.row.dataset)
+            if data is None:
+                failed += 1
                 continue
             try:
-                result = self._train(cell, folder)
-            except GeometryError as error:  # recorded in the folder, shown in the table
-                self.say(f"{cell.row.name} split {cell.split}: {error}")
-                failed += 1
-            except DataError as error:
-                if "another run is at work" not in str(error):
-                    raise
+                self.say(_line(cell, self._train(cell, data)))
+            except _BusyError:
                 continue
-            else:
-                self.say(_line(cell, result))
+            except StoppedError:  # its state is saved
+                break
+            except Exception as error:  # of whatever kind: the table shows it, the grid goes on
+                self._record(cell, error)
+                failed += 1
             finished(cell)
         return failed
 
-    def _is_late(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
+    def is_settled(self, cell: Cell) -> bool:
+        """Return whether a cell is finished, or failed and not to be tried again."""
+        folder = cell.folder(self.work)
+        if folder.is_dir() and read_result(folder) is not None:
+            return True
+        return self.is_done(cell) or ((folder / FAILURE).exists() and not self.retry)
 
-    def _train(self, cell: Cell, folder: Path) -> Result:
-        row = cell.row
-        if row.dataset not in self._data:
-            self._data[row.dataset] = load(row.dataset, data_root=self.data_root)
-        data = self._data[row.dataset]
-        plan = row.plan(cell.split)
+    def _fits(self, cell: Cell) -> bool:
+        if self.deadline is None:
+            return True
+        left = self.deadline - time.monotonic()
+        return left > 0 and (self.seconds(cell) or 0.0) <= left
+
+    def _data_of(self, dataset: str) -> NodeGraph | GraphSet | None:
+        """Return a dataset, ``None`` (said once) if it cannot be read."""
+        if dataset not in self._data and dataset not in self._absent:
+            try:
+                self._data[dataset] = load(dataset, data_root=self.data_root)
+            except DataError as error:
+                self.say(f"{dataset}: {error}")
+                self._absent.add(dataset)
+        return self._data.get(dataset)
+
+    def _train(self, cell: Cell, data: NodeGraph | GraphSet) -> Result:
+        plan = cell.row.plan(cell.split)
         experiment = plan.experiment(
             self._task_of(data, plan),
-            read_test=not row.changes,  # an ablation chooses settings: validation only
+            read_test=cell.row.reads_test,
             record={
                 "data": {"content_hash": data.content_hash, "notes": list(data.notes)},
                 "class_names": list(data.class_names),
             },
         )
         watch = Watch(should_stop=self.should_stop, save_seconds=30.0)
-        return run_experiment(experiment, out=folder, watch=watch)[1]
+        try:
+            return run_experiment(experiment, out=cell.folder(self.work), watch=watch)[1]
+        except DataError as error:
+            if "another run is at work" in str(error):
+                raise _BusyError from error
+            raise
+
+    def _record(self, cell: Cell, error: Exception) -> None:
+        """Write down a failure where the loop has not done so."""
+        path = cell.folder(self.work) / FAILURE
+        if not isinstance(error, GeometryError) and path.parent.is_dir():
+            write_json(path, {"error": f"{type(error).__name__}: {error}"})
+        self.say(f"{cell.row.name} split {cell.split} failed: {error}")
 
     def _task_of(self, data: NodeGraph | GraphSet, plan: Plan) -> Task:
         """Return the task, the one before where only the method differs."""
@@ -99,6 +142,10 @@ class Worker:
         if self._task is None or self._task[0] != key:
             self._task = (key, plan.build_task(data, self.data_root))
         return self._task[1]
+
+
+class _BusyError(Exception):
+    """Another worker has the cell."""
 
 
 def _line(cell: Cell, result: Result) -> str:

@@ -73,7 +73,8 @@ class GeoF(Recurrence):
         jitter: :math:`\epsilon_0` of the stabilised Cholesky factor.
         jitter_growth: Its growth :math:`\beta` per retry.
         jitter_retries: Retries :math:`T_{max}` before giving up with an error.
-        structure_aware: ``False`` is the paper's w/o SA: signatures are replaced by zero.
+        structure_aware: ``False`` is the paper's w/o SA: the gate and the controller see zeros in
+            place of signatures. ``signature_features`` is a matter of its own.
         atlas_initialisation: ``False`` is w/o AI: every node starts from identity frames.
         frame_transport: ``False`` is w/o GT: messages are taken as they are.
         feedback: ``"full"``, ``"mean"``, ``"diagonal"`` or ``"none"`` (w/o SF).
@@ -314,7 +315,7 @@ class GeoF(Recurrence):
             features = features + self.signature_lift(signature)
         features = self.refinement.start(features)
         if self.settings.atlas_initialisation:
-            return CoupledState(features, self.atlas(signature))
+            return CoupledState(features, self.atlas(self._structure(signature)))
         return CoupledState(features, self.identity_coordinates(x.size(0)))
 
     def __repr__(self) -> str:

@@ -104,7 +104,11 @@ class Recurrence(nn.Module):
                 settings.correction_strength,
                 settings.offdiagonal_bound,
                 settings.log_scale_bounds,
-                self.controller.maps(signature) if settings.correction_strength > 0 else None,
+                (
+                    self.controller.maps(self._structure(signature))
+                    if settings.correction_strength > 0
+                    else None
+                ),
             ),
         )
         features = self.transport(state.features, aggregate.flatten(1))
@@ -143,7 +147,7 @@ class Recurrence(nn.Module):
         coordinates, correction = state.coordinates, None
         if updates_geometry(settings, step):
             if settings.correction_strength > 0:
-                correction = self.controller(xi, statistics.aggregate, signature)
+                correction = self.controller(xi, statistics.aggregate, self._structure(signature))
             coordinates = evolve_coordinates(
                 coordinates,
                 statistics.target,
@@ -216,7 +220,7 @@ class Recurrence(nn.Module):
         return features.reshape(-1, self.blocks, self.block_size)
 
     def _check_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
-        """Return the signature the model may see: checked, or zero for w/o SA."""
+        """Return the signature, checked; empty where none is needed."""
         dtype = self.transport.message.weight.dtype
         if signature is None:
             if self.signature_channels:
@@ -229,6 +233,10 @@ class Recurrence(nn.Module):
         check_matrix("signature", signature, self.signature_channels, dtype)
         check_same_nodes("signature", signature, num_nodes)
         check_finite("signature", signature)
+        return signature
+
+    def _structure(self, signature: Tensor) -> Tensor:
+        """Return what the gate and the controller see of the signature: zero for w/o SA."""
         return signature if self.settings.structure_aware else torch.zeros_like(signature)
 
 
