@@ -51,10 +51,8 @@ def _reachable(names: Iterable[str]) -> set[str]:
         if name in found:
             continue
         found.add(name)
-        imported = _imports(name)
-        if name == _REGISTRY:
-            imported = {other for other in imported if not other.startswith("geof.baselines.")}
-        waiting += imported
+        registry = name == _REGISTRY
+        waiting += [m for m in _imports(name) if not (registry and m.startswith("geof.baselines."))]
     return found
 
 

@@ -56,7 +56,7 @@ class Record:
 STUDIES = "studies"
 """The folder, among results files, of the lines of studies."""
 
-MEASURES = "measures"
+MEASURED = "measures"
 """The folder, in a run's, of what was measured on its model."""
 
 ALL_SPLITS = tuple(map(str, range(10)))
@@ -127,23 +127,27 @@ def record_path(row: Row, results: Path) -> Path:
     return (results / STUDIES if row.study else results) / f"{row.name}.json"
 
 
+def recorded(row: Row, results: Path) -> Record | None:
+    """Return a row's record, ``None`` if there is none or it was made with other settings."""
+    path = record_path(row, results)
+    if not path.is_file():
+        return None
+    record = read_record(path)
+    settings = as_plain(row.plan("0"))
+    settings.pop("seed")
+    return record if without_nones(record.settings) == without_nones(settings) else None
+
+
 def is_recorded(cell: Cell, results: Path) -> bool:
     """Return whether a results file has the cell, made by the same code with the same settings."""
-    path = record_path(cell.row, results)
-    if not path.is_file():
-        return False
-    before = json.loads(path.read_text())
-    codes = {entry["split"]: entry.get("code") for entry in before["splits"]}
-    if codes.get(cell.split) != cell.code:
-        return False
-    settings = as_plain(cell.row.plan(cell.split))
-    settings.pop("seed")
-    return without_nones(before["settings"]) == without_nones(settings)
+    record = recorded(cell.row, results)
+    codes = {} if record is None else {e["split"]: e.get("code") for e in record.splits}
+    return codes.get(cell.split) == cell.code
 
 
 def _measures(folder: Path) -> dict[str, Any]:
     """Return what was measured on a run's model, by study."""
-    files = sorted((folder / MEASURES).glob("*.json"))
+    files = sorted((folder / MEASURED).glob("*.json"))
     return {"measures": {p.stem: json.loads(p.read_text()) for p in files}} if files else {}
 
 
@@ -171,13 +175,19 @@ def read_records(results: Path) -> list[Record]:
     Raises:
         DataError: If a file is damaged.
     """
-    records = []
-    for path in sorted(results.glob("*.json")):
-        try:
-            records.append(Record(**json.loads(path.read_text())))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"Expected '{path}' to be a results file ({error}).") from error
-    return records
+    return [read_record(path) for path in sorted(results.glob("*.json"))]
+
+
+def read_record(path: Path) -> Record:
+    """Return a recorded row.
+
+    Raises:
+        DataError: If the file is damaged.
+    """
+    try:
+        return Record(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"Expected '{path}' to be a results file ({error}).") from error
 
 
 def summarise(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:

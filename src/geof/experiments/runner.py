@@ -11,16 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from geof.data.catalogue import load
 from geof.data.files import write_json
 from geof.data.records import GraphSet, NodeGraph
-from geof.errors import DataError, GeometryError, StoppedError
+from geof.errors import DataError, GeofError, GeometryError, StoppedError
 from geof.experiments.cells import Cell
 from geof.training import Result, Task, Watch, run_experiment
 from geof.training.folder import read_result
 from geof.training.plan import Plan
+
+Finished: TypeAlias = Callable[[Cell, NodeGraph | GraphSet], object]
 
 FAILURE = "failure.json"
 """In the folder of a run that did not come to its end, and why."""
@@ -54,14 +56,14 @@ class Worker:
     _absent: set[str] = field(default_factory=set)
     _task: tuple[Any, Task] | None = None
 
-    def run(self, cells: Sequence[Cell], finished: Callable[[Cell], None]) -> int:
+    def run(self, cells: Sequence[Cell], finished: Finished) -> int:
         """Train every cell that is neither finished nor in other hands.
 
         A cell that fails, for whatever reason, is said and recorded, and the next one is begun.
 
         Args:
             cells: In this order.
-            finished: Told of each cell done here, failed ones too.
+            finished: Told of each cell done here, failed ones too, with its data.
 
         Returns:
             How many cells failed here, those without data included.
@@ -70,7 +72,7 @@ class Worker:
         for cell in cells:
             if self.should_stop():
                 break
-            if self.is_settled(cell) or not self._fits(cell):
+            if self.is_settled(cell) or not self.fits(cell):
                 continue
             data = self._data_of(cell.row.dataset)
             if data is None:
@@ -85,8 +87,26 @@ class Worker:
             except Exception as error:  # of whatever kind: the table shows it, the grid goes on
                 self._record(cell, error)
                 failed += 1
-            finished(cell)
+            failed += self._finish(cell, data, finished)
         return failed
+
+    def measure(self, cells: Sequence[Cell], finished: Finished) -> int:
+        """Call ``finished`` for cells that were trained before; return how many failed."""
+        failed = 0
+        for cell in cells:
+            data = self._data_of(cell.row.dataset)
+            if self.should_stop() or data is None:
+                break
+            failed += self._finish(cell, data, finished)
+        return failed
+
+    def _finish(self, cell: Cell, data: NodeGraph | GraphSet, finished: Finished) -> int:
+        try:
+            finished(cell, data)
+        except GeofError as error:
+            self.say(f"{cell.row.name} split {cell.split}, measured: {error}")
+            return 1
+        return 0
 
     def is_settled(self, cell: Cell) -> bool:
         """Return whether a cell is finished, or failed and not to be tried again."""
@@ -95,7 +115,8 @@ class Worker:
             return True
         return self.is_done(cell) or ((folder / FAILURE).exists() and not self.retry)
 
-    def _fits(self, cell: Cell) -> bool:
+    def fits(self, cell: Cell) -> bool:
+        """Return whether a cell would end before the deadline, as far as is known."""
         if self.deadline is None:
             return True
         left = self.deadline - time.monotonic()

@@ -1,0 +1,115 @@
+"""``geof reproduce``: every table and figure of the paper, one command each."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geof.cli.grid import add_grid_arguments, is_worker, names, run_grid, say_missing
+from geof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from geof.reports.exhibits import Exhibit, Request
+
+TRAINED = (
+    *("node-link", "graph", "ablation", "sensitivity", "depth", "stability"),
+    *("second-order", "feedback", "visualise", "theory"),
+)
+COMPUTED = ("aggregate", "efficiency")
+
+
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="the paper's tables and figures",
+        description="Train what a table or figure of the paper needs and is not there yet, and "
+        "write it as CSV, JSON, Markdown, LaTeX and as a figure, the paper's numbers beside ours. "
+        "Interrupted or killed, the same command goes on.",
+    )
+    parser.add_argument("name", choices=(*TRAINED, *COMPUTED), metavar="NAME", help=_listed())
+    parser.add_argument("--models", type=names, help="lines of the table (default: all)")
+    parser.add_argument(
+        "--preset", choices=("tuned", "paper"), default="tuned", help="GeoF's (default: tuned)"
+    )
+    add_grid_arguments(parser)
+    parser.add_argument("--no-run", action="store_true", help="show what is recorded, run nothing")
+    parser.add_argument("--out", type=Path, default=Path("reproduced"), help="for what is written")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        choices=("results", "paper"),
+        default="results",
+        help="aggregate: our rows or the paper's own tables (default: results)",
+    )
+    parser.add_argument(
+        "--bench",
+        type=Path,
+        default=Path("benchmarks/results/methods.json"),
+        help="efficiency: what 'geof bench --models paper --json' wrote",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what is missing, write the exhibits, say where."""
+    if options.name in COMPUTED:
+        _write(options, _computed(options))
+        return 0
+    request = _request(options)
+    failed = 0 if options.no_run else run_grid(options, request.grid)
+    if is_worker():
+        return 1 if failed else 0
+    from geof.reports.studies import exhibits
+
+    if not options.no_run:
+        request.grid.record()
+    _write(options, exhibits(request))
+    say_missing(request.grid)
+    return 1 if failed else 0
+
+
+def _request(options: argparse.Namespace) -> Request:
+    from geof.experiments.grid import Grid, order
+    from geof.experiments.results import ALL_SPLITS
+    from geof.experiments.studies import STUDIES, choose_lines, choose_settings
+    from geof.reports.exhibits import Request
+
+    study = STUDIES[options.name]
+    lines = choose_lines(study, options.models)
+    settings = choose_settings(study, options.datasets)
+    rows = [study.row(line, setting, options.preset) for setting in settings for line in lines]
+    splits = tuple(options.splits or ALL_SPLITS[: study.splits])
+    for row in rows:
+        row.plan("0")  # impossible settings are told at once
+    cells = order(list(dict.fromkeys(rows)), splits)
+    grid = Grid(cells, options.work, options.results, study.measure)
+    return Request(study, lines, settings, options.preset, splits, grid, options.data_root)
+
+
+def _computed(options: argparse.Namespace) -> list[Exhibit]:
+    if options.name == "efficiency":
+        from geof.reports.efficiency import efficiency
+
+        return efficiency(options.bench)
+    from geof.reports.aggregate import aggregate_paper, aggregate_results
+
+    if options.source == "paper":
+        return [aggregate_paper()]
+    return [aggregate_results(options.results, options.preset, options.models)]
+
+
+def _write(options: argparse.Namespace, made: list[Exhibit]) -> None:
+    if not made:
+        raise ConfigError("Expected a part of the study to show (got none). Name other lines.")
+    for exhibit in made:
+        folder = exhibit.write(options.out)
+        print(f"{exhibit.title}: {folder}")
+        print(exhibit.table.markdown())
+        if exhibit.text:
+            print(exhibit.text)
+
+
+def _listed() -> str:
+    return f"one of {', '.join((*TRAINED, *COMPUTED))}"
