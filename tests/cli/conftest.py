@@ -11,6 +11,9 @@ import pytest
 
 from geof.cli import main
 from tests.cli.commands import Commands
+from tests.stand_ins import small_presets, tiny
+
+__all__ = ["small_presets", "tiny"]
 
 # Presets change with what was measured; the tests do not.
 PLAIN = ["--preset", "none"]

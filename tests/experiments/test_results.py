@@ -6,11 +6,8 @@ import json
 
 import pytest
 import torch
-from torch_geometric.data import Data
-from torch_geometric.utils import to_undirected
 
 from geof.cli import main
-from geof.data.records import NodeGraph
 from geof.errors import ConfigError
 from geof.experiments import runner
 from geof.experiments.cells import METHODS, SETTINGS, Cell, Row, choose_rows
@@ -23,24 +20,6 @@ from geof.experiments.runner import Worker
 SMALL = ("epochs=2", "model.hidden_channels=8", "model.blocks=2", "signature.walk_length=3")
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    """A stand-in for every benchmark; counts how often it is loaded."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 6, generator=generator)
-    edges = torch.randint(60, (2, 160), generator=generator)
-    edges = to_undirected(edges[:, edges[0] != edges[1]])
-    y = (x[:, 0] > 0).long()
-    loads = []
-
-    def load(name, data_root=None):
-        loads.append(name)
-        return NodeGraph(name, Data(x=x, edge_index=edges, y=y), ("a", "b"), content_hash="c")
-
-    monkeypatch.setattr(runner, "load", load)
-    return loads
-
-
 def row(*changes: str, task="node", encoder="geof", preset="paper") -> Row:
     return Row(task, "CiteSeer", encoder, preset, changes)
 
@@ -49,7 +28,7 @@ def run(tmp_path, rows, splits=("0", "1")) -> list[str]:
     said: list[str] = []
     cells = [Cell(r, s) for s in splits for r in rows]
     Worker(tmp_path / "work", say=said.append).run(
-        cells, lambda cell: record_row(cell.row, tmp_path / "work", tmp_path / "results")
+        cells, lambda cell, data: record_row(cell.row, tmp_path / "work", tmp_path / "results")
     )
     return said
 

@@ -162,9 +162,7 @@ def _ray(address: str | None, workers: int) -> Any:
         ) from error
     where: dict[str, Any] = {"num_cpus": workers} if address is None else {"address": address}
     try:
-        ray.init(
-            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **where
-        )
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **where)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(f"Expected a Ray cluster at '{address}' ({error}).") from error
     return ray

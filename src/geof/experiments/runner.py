@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from geof.data.catalogue import load
 from geof.data.files import write_json
 from geof.data.records import GraphSet, NodeGraph
-from geof.errors import DataError, GeofError, GeometryError, StoppedError
+from geof.errors import DataError, GeofError, StoppedError
 from geof.experiments.cells import Cell
 from geof.training import Result, Task, Watch, run_experiment
 from geof.training.folder import read_result
@@ -133,6 +133,7 @@ class Worker:
         return self._data.get(dataset)
 
     def _train(self, cell: Cell, data: NodeGraph | GraphSet) -> Result:
+        (cell.folder(self.work) / FAILURE).unlink(missing_ok=True)  # it is tried again
         plan = cell.row.plan(cell.split)
         experiment = plan.experiment(
             self._task_of(data, plan),
@@ -153,7 +154,8 @@ class Worker:
     def _record(self, cell: Cell, error: Exception) -> None:
         """Write down a failure where the loop has not done so."""
         path = cell.folder(self.work) / FAILURE
-        if not isinstance(error, GeometryError) and path.parent.is_dir():
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {"error": f"{type(error).__name__}: {error}"})
         self.say(f"{cell.row.name} split {cell.split} failed: {error}")
 

@@ -56,6 +56,7 @@ class Study:
         settings: Of its columns: the paper's, or others the user names.
         measure: What is computed on every trained model besides its scores, a key of
             :data:`geof.experiments.measures.MEASURES`; ``None`` for nothing.
+        nodes_only: Whether that is defined for node classification alone.
         splits: How many of the ten splits are run unless the user says.
     """
 
@@ -65,6 +66,7 @@ class Study:
     lines: tuple[Line, ...]
     settings: tuple[Setting, ...]
     measure: str | None = None
+    nodes_only: bool = False
     splits: int = 10
 
     def row(self, line: Line, setting: Setting, preset: str) -> Row:
@@ -177,6 +179,7 @@ STUDIES = {
             (FULL,),
             _nodes("PubMed"),
             measure="stability",
+            nodes_only=True,
         ),
         Study(
             "second-order",
@@ -199,6 +202,7 @@ STUDIES = {
             (Line("ARGNN", "argnn", "published", printed="ARGNN"), replace(FULL, label="GeoF")),
             _nodes("CiteSeer"),
             measure="visualise",
+            nodes_only=True,
             splits=1,
         ),
         Study(
@@ -208,6 +212,7 @@ STUDIES = {
             (FULL,),
             _nodes("CiteSeer"),
             measure="theory",
+            nodes_only=True,
         ),
     )
 }
@@ -220,7 +225,7 @@ def choose_settings(study: Study, datasets: Sequence[str] | None) -> tuple[Setti
     A dataset the paper's study does not have is taken with its own task, nodes for one graph.
 
     Raises:
-        ConfigError: For an unknown dataset.
+        ConfigError: For an unknown dataset, or one whose task the study has no use of.
     """
     if datasets is None:
         return study.settings
@@ -230,6 +235,11 @@ def choose_settings(study: Study, datasets: Sequence[str] | None) -> tuple[Setti
             raise ConfigError(f"Unknown dataset {name!r}. " + nearest(name, CATALOGUE))
         own = [setting for setting in study.settings if setting[1] == name]
         chosen += own or [next(setting for setting in SETTINGS if setting[1] == name)]
+    if study.nodes_only and any(task != "node" for task, _ in chosen):
+        raise ConfigError(
+            f"Expected datasets of node classification for '{study.name}' (got "
+            f"{', '.join(datasets)})."
+        )
     return tuple(chosen)
 
 
