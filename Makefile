@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The number of test processes; each uses one thread.
 JOBS ?= 2
 
-.PHONY: demo test test-slow lint format types check clean
+.PHONY: demo test test-slow test-browser lint format types check clean
 
 # Two stamps, so that the demo does not wait for the test tools.
 $(VENV)/installed: pyproject.toml constraints.txt $(wildcard native/*)
@@ -30,6 +30,16 @@ test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow --ignore tests/baselines --ignore tests/settings
 	# Hundreds of short ones, one per method and dataset.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) tests/baselines tests/settings
+
+# Chromium is Debian's; one that is there already, or named by $CHROMIUM, is used instead.
+test-browser: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[browser]"
+	@test -n "$$CHROMIUM" \
+		|| { for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+			command -v $$name && break; done > /dev/null; } \
+		|| { if [ "$$(id -u)" = 0 ]; then root=; else root=sudo; fi; \
+			$$root apt-get update -qq && $$root apt-get install -y -qq chromium; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

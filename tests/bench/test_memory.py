@@ -12,7 +12,8 @@ from geof.bench.problems import build_problem
 
 def test_what_fits_at_any_price_is_not_predicted():
     facts = build_problem(WORKLOADS["tiny"]).facts
-    ceiling = 1_200 * memory.EDGE_CEILING + 200 * memory.NODE_CEILING + 2 * facts.data_bytes
+    ceiling = 1_200 * memory.EDGE_CEILING + 200 * memory.NODE_CEILING
+    ceiling += memory.DATA_COPIES * facts.data_bytes
     assert memory.surely_fits(facts, int(ceiling / memory.USABLE) + 10)
     assert not memory.surely_fits(facts, int(ceiling / memory.USABLE) - 10)
 
@@ -21,6 +22,7 @@ def test_a_peak_is_read_off_the_line_through_two_probes():
     # 100 MB of libraries and 18 kB per edge.
     small, large = ((edges, 10**8 + 18_000 * edges) for edges in (16_000, 48_000))
     assert memory.extrapolate(small, large, 500_000) == 10**8 + 18_000 * 500_000
+    assert memory.extrapolate((1, 10), (2, 8), 500) == 8  # it never falls
 
 
 def test_a_run_is_refused_with_both_numbers():

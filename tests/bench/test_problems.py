@@ -42,6 +42,7 @@ def test_a_set_is_cut_into_batches_that_hold_every_graph_once():
 def test_a_part_of_the_batches_is_said_and_is_the_same_part():
     whole = build_problem(WORKLOADS["tiny-set"])
     part = build_problem(WORKLOADS["tiny-set"], batches=1)
+    assert part.facts.benchmark is None
     assert (part.facts.batches_per_epoch, part.facts.graphs_per_epoch) == (1, BATCH_SIZE)
     assert part.facts.graphs == 160
     assert torch.equal(part.pieces[0].x, whole.pieces[0].x)
@@ -62,6 +63,7 @@ def test_a_stand_in_has_the_real_sizes(tmp_path):
         facts = build_problem(WORKLOADS[name], str(tmp_path)).facts
         real = CATALOGUE[name].expected
         assert facts.source == "generated"
+        assert facts.benchmark == name
         for size in ("graphs", "nodes", "edges", "features", "classes"):
             assert getattr(facts, size) == getattr(real, size)
 

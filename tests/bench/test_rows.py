@@ -32,6 +32,7 @@ def test_every_row_has_every_key_measured_or_not():
     assert rows[0].keys() == rows[1].keys() >= REQUIRED
     assert rows[0]["backend"] is None
     assert rows[1]["seconds_per_epoch"] is None
+    assert (rows[0]["preset"], rows[0]["stage"]) == (None, "supervised")
     assert rows[1]["status"] == "skipped"
     assert rows[1]["source"] == "generated"
     assert rows[1]["machine"] == {"cpu": "abacus"}

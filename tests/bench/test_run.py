@@ -217,8 +217,65 @@ def test_names_choose_workloads_and_models():
     assert set(QUICK_LEAVES_OUT) < {c.label for c in every}
 
 
+def test_methods_are_run_when_named_and_never_by_default():
+    backends, methods = ["reference", "torch"], ["geof", "gcn", "hgcn", "amp"]
+    default = choose_contestants(None, backends, methods)
+    assert not any(c.is_method for c in default)
+    labels = [
+        c.label for c in choose_contestants(["amp", "geof", "hgcn", "gcn"], backends, methods)
+    ]
+    assert labels == ["gcn", "amp", "hgcn", "geof-torch", "geof-reference"]
+    (gcn,) = choose_contestants(["gcn", "gcn"], backends, methods)
+    assert not gcn.is_method  # the one of equal width, not the preset's
+
+
+def test_the_papers_six_have_a_name():
+    methods = ["argnn", "spdgnn", "hgcn", "g2former", "amp"]
+    chosen = choose_contestants(["paper"], ["reference", "native"], methods, "native")
+    labels = [c.label for c in chosen]
+    assert labels == ["gcn", "amp", "g2former", "spdgnn", "argnn", "geof-native"]
+    more = choose_contestants(["hgcn", "paper", "gat", "amp"], ["native"], methods, "native")
+    assert {c.label for c in more} == {*labels, "hgcn", "gat"}
+    assert len(more) == 8
+
+
+def test_a_row_says_preset_and_stage(in_this_process):
+    both = [WORKLOADS["tiny"], WORKLOADS["tiny-set"]]
+    chosen = [GCN, Contestant("hgcn"), Contestant("sparrow")]
+    rows = finish(bench(workloads=both, contestants=chosen))
+    for workload in both:
+        found = [rows[workload.name, c.label] for c in chosen]
+        assert [row.preset for row in found] == [None, "published", "published"]
+        assert [row.stage for row in found] == ["supervised", "supervised", "pretext"]
+        assert all(row.status == "ok" and row.ratio_to_gcn > 0 for row in found)
+        assert all(row.memory_epochs == 2 for row in found)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-set"])
+def test_the_memory_of_a_method_is_predicted_on_the_shape_it_has(
+    name, in_this_process, monkeypatch
+):
+    shapes = []
+
+    def weigh(path, contestant, epochs, *, say):
+        problem = work.Problem.load(path)
+        shapes.append(problem.shape)
+        return Peak(1_000_000 * problem.facts.edges, 1)
+
+    monkeypatch.setattr(work, "measure_memory", weigh)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(memory, "surely_fits", lambda facts, available: False)
+    row = finish(bench(workloads=[WORKLOADS[name]], contestants=[Contestant("hgcn")]))[name, "hgcn"]
+    assert row.status == "skipped"
+    assert "1.0 GB are available" in row.reason
+    assert (row.preset, row.stage) == ("published", "supervised")
+    assert shapes == [WORKLOADS[name].shape] * 2
+
+
 def test_unknown_names_come_with_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'Computers'"):
         choose_workloads(["Computer"], quick=False)
     with pytest.raises(ConfigError, match="Did you mean 'geof-torch'"):
         choose_contestants(["geof-toch"], ["torch"])
+    with pytest.raises(ConfigError, match="Did you mean 'spdgnn'"):
+        choose_contestants(["spd-gnn"], ["torch"], ["spdgnn"])

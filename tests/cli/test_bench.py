@@ -93,11 +93,45 @@ def test_what_was_named_is_not_left_out_of_a_quick_run(short, tmp_path):
     assert row["ratio_to_gcn"] is None  # there is no GCN to compare with
 
 
+def test_methods_are_rows_with_their_preset(short, tmp_path, capsys, monkeypatch):
+    from geof.bench import run
+
+    def here(task, *arguments, threads, say, seconds=None):
+        return task(*arguments, say=say)
+
+    monkeypatch.setattr(run, "in_fresh_process", here)
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "rows.json"
+    arguments = ["--workloads", "tiny", "--models", "gcn", "hgcn", "sparrow", "--json", str(path)]
+    assert cli.main(["bench", *arguments, "--quiet", "--threads", "1"]) == 0
+    rows = {row["model"]: row for row in json.loads(path.read_text())}
+    assert list(rows) == ["gcn", "hgcn", "sparrow"]
+    assert [row["preset"] for row in rows.values()] == [None, "published", "published"]
+    assert rows["hgcn"]["ratio_to_gcn"] > 0 < rows["hgcn"]["peak_rss_bytes"]
+    assert (rows["hgcn"]["stage"], rows["sparrow"]["stage"]) == ("supervised", "pretext")
+    text = capsys.readouterr().out
+    assert "published" in text
+    assert "tiny, sparrow: an epoch of its pretext" in text
+    assert "hgcn: an epoch of its pretext" not in text
+
+
+def test_the_papers_six_are_chosen_with_the_fastest_geof(monkeypatch):
+    from geof.bench import run
+
+    seen = []
+    monkeypatch.setattr(run.Bench, "run", lambda self: seen.extend(self.contestants) or [])
+    monkeypatch.setattr(bench, "_print_rows", lambda console, rows: None)
+    assert cli.main(["bench", "--workloads", "tiny", "--models", "paper", "--quiet"]) == 0
+    assert [c.model for c in seen] == ["gcn", "amp", "g2former", "spdgnn", "argnn", "geof"]
+    assert seen[-1].backend in ("native", "torch")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--workloads", "tinny"], "Did you mean 'tiny'?"),
-        (["--workloads", "tiny", "--models", "gnc"], "Did you mean 'gcn'?"),
+        (["--workloads", "tiny", "--models", "gcn-crs"], "Did you mean 'gcn-csr'?"),
+        (["--workloads", "tiny", "--models", "spd-gnn"], "Did you mean 'spdgnn'?"),
         (["--workloads", "tiny", "--data-root", "/nowhere"], "Expected the data root"),
         (["--workloads", "tiny", "--json", "/proc/rows.json"], "Expected to write"),
     ],

@@ -9,7 +9,10 @@ import pytest
 from geof.experiments import provenance
 from geof.experiments.provenance import code_digest
 
-CACHED = (code_digest, provenance._source, provenance._tree, provenance._imports)
+CACHED = (
+    *(code_digest, provenance._source, provenance._tree),
+    *(provenance._imports, provenance._meaning),
+)
 
 
 @pytest.fixture

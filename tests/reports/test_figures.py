@@ -12,17 +12,10 @@ import pytest
 pytest.importorskip("matplotlib", reason="the extra geof[figures] is not installed")
 
 from geof.errors import ConfigError, DataError, ShapeError
-from geof.reports import figures
-from geof.reports.figures import (
-    COLUMN,
-    Panel,
-    bars,
-    comparison,
-    critical_difference,
-    lines,
-    save,
-    scatter_panels,
-)
+from geof.reports import clouds, figure_style, figures
+from geof.reports.clouds import scatter_panels
+from geof.reports.figure_style import COLUMN, save
+from geof.reports.figures import Panel, bars, comparison, critical_difference, lines
 
 HOSTILE = "_$a_b$ <i>&\"'\x00\ud800 %\\frac"
 SHOWN = "_$a_b$ <i>&\"'\ufffd\ufffd %\\frac"
@@ -154,9 +147,9 @@ def test_without_matplotlib_the_command_is_named(draw, monkeypatch):
         draw()
 
 
-def test_importing_the_module_does_not_import_matplotlib():
-    source = figures.__file__
-    with open(source) as file:
+@pytest.mark.parametrize("module", [clouds, figure_style, figures])
+def test_importing_the_module_does_not_import_matplotlib(module):
+    with open(module.__file__) as file:
         tops = [line for line in file if re.match(r"(import|from) matplotlib", line)]
     assert tops == []
 

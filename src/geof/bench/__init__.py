@@ -1,4 +1,4 @@
-"""``geof bench``: GeoF beside GCN and GAT, interleaved in one run, in time and in memory.
+"""``geof bench``: GeoF beside GCN, GAT and the compared methods, interleaved, in time and memory.
 
 Nothing is imported here: the command line reads :mod:`geof.bench.catalogue` for its help and must
 not pay for torch.

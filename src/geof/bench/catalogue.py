@@ -10,6 +10,7 @@ from geof.errors import ConfigError, nearest
 
 Growth: TypeAlias = Literal["edges", "nodes"]
 Shape: TypeAlias = Literal["graph", "set"]
+Stage: TypeAlias = Literal["supervised", "pretext"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,16 @@ WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKL
 """By name, in the order of a full run."""
 
 MODELS = ("gcn", "gcn-csr", "gat", "geof")
-"""What ``--models`` takes; ``geof`` is every backend, ``geof-BACKEND`` one of them."""
+"""The contestants of equal width; ``geof`` is every backend, ``geof-BACKEND`` one of them.
+
+``--models`` also takes the registered methods that are not called so: see :mod:`.methods`.
+"""
+
+PAPER = "paper"
+"""What ``--models`` calls the methods of the paper's tables of time and memory."""
+
+PAPER_METHODS = ("amp", "g2former", "spdgnn", "argnn")
+"""Those of the paper's six that are neither GCN nor GeoF, in its order."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,12 @@ def choose_workloads(names: Sequence[str] | None, *, quick: bool) -> list[Worklo
 
 @dataclass(frozen=True)
 class Contestant:
-    """A model, and for GeoF the implementation of its step."""
+    """A model, and for GeoF the implementation of its step.
+
+    Attributes:
+        model: One of :data:`MODELS`, or a registered method.
+        backend: Of GeoF's step.
+    """
 
     model: str
     backend: str | None = None
@@ -170,6 +185,11 @@ class Contestant:
     def label(self) -> str:
         """What ``--models`` calls it."""
         return self.model if self.backend is None else f"{self.model}-{self.backend}"
+
+    @property
+    def is_method(self) -> bool:
+        """Whether it is a registered method with its preset, not one of those of equal width."""
+        return self.model not in MODELS
 
 
 def contestants(backends: Iterable[str]) -> dict[str, Contestant]:
@@ -180,8 +200,23 @@ def contestants(backends: Iterable[str]) -> dict[str, Contestant]:
     return {contestant.label: contestant for contestant in every}
 
 
-def choose_contestants(names: Sequence[str] | None, backends: Iterable[str]) -> list[Contestant]:
-    """Return the named contestants, ``geof`` standing for all backends, or all.
+def choose_contestants(
+    names: Sequence[str] | None,
+    backends: Iterable[str],
+    methods: Iterable[str] = (),
+    best: str = "torch",
+) -> list[Contestant]:
+    """Return the named contestants, or all of equal width.
+
+    Args:
+        names: What ``--models`` was given: ``geof`` stands for all backends, :data:`PAPER` for the
+            paper's six. ``None`` for everyone of equal width.
+        backends: GeoF's.
+        methods: Registered encoders; those called like a contestant of equal width are not meant.
+        best: The backend of GeoF among the paper's six.
+
+    Returns:
+        Those of equal width, with the methods, in the order of their names, before GeoF.
 
     Raises:
         ConfigError: For an unknown name, with the nearest known one.
@@ -189,7 +224,21 @@ def choose_contestants(names: Sequence[str] | None, backends: Iterable[str]) -> 
     every = contestants(backends)
     if names is None:
         return list(every.values())
-    for name in names:
-        if name != "geof" and name not in every:
-            raise ConfigError(f"Unknown model {name!r}. " + nearest(name, ["geof", *every]))
-    return [c for label, c in every.items() if label in names or c.model in names]
+    wanted = _without_shorthand(names, best)
+    own = {name: Contestant(name) for name in methods if name not in MODELS}
+    for name in wanted:
+        if name != "geof" and name not in every and name not in own:
+            valid = ["geof", PAPER, *every, *own]
+            raise ConfigError(f"Unknown model {name!r}. " + nearest(name, valid))
+    equal = [c for label, c in every.items() if label in wanted or c.model in wanted]
+    return [
+        *(c for c in equal if c.backend is None),
+        *(own[name] for name in wanted if name in own),
+        *(c for c in equal if c.backend is not None),
+    ]
+
+
+def _without_shorthand(names: Sequence[str], best: str) -> list[str]:
+    """Return the names, each once, with the paper's six written out."""
+    six = ("gcn", *PAPER_METHODS, f"geof-{best}")
+    return list(dict.fromkeys(n for name in names for n in (six if name == PAPER else (name,))))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from geof.bench.catalogue import BATCH_SIZE, Sizes, Workload
+from geof.bench.catalogue import BATCH_SIZE, Shape, Sizes, Workload
 from geof.bench.generators import molecules, skewed_edges, sparse_rows
 from geof.data.catalogue import find, load
 from geof.data.draws import raw_permutation, raw_stream
@@ -23,6 +23,8 @@ from geof.data.records import GraphSet
 from geof.signature import SignatureSettings
 
 Source: TypeAlias = Literal["real", "generated"]
+Origin: TypeAlias = tuple[str | None, Source]
+"""Benchmark and source."""
 
 SIGNATURE_CHANNELS = 1 + SignatureSettings().walk_length
 """The width ``geof train`` uses. The values are drawn: no model's time depends on them."""
@@ -54,6 +56,7 @@ class Facts:
     """What the rows say of a problem.
 
     Attributes:
+        benchmark: Whose data or stand-in it is, and whose presets hold; ``None`` for none.
         source: Whether it is the real data.
         inputs: Whether ``x`` is dense or sparse, for all models alike.
         graphs: In the dataset.
@@ -68,6 +71,7 @@ class Facts:
         data_bytes: Of all tensors of all pieces.
     """
 
+    benchmark: str | None
     source: Source
     inputs: Literal["dense", "sparse"]
     graphs: int
@@ -98,6 +102,11 @@ class Problem:
     def is_static(self) -> bool:
         """Whether every epoch sees the same graph, so that what depends on it may be kept."""
         return self.pieces[0].batch is None
+
+    @property
+    def shape(self) -> Shape:
+        """Whether it is one graph or a set."""
+        return "graph" if self.is_static else "set"
 
     def save(self, path: Path) -> None:
         """Write it for other processes of this run."""
@@ -131,8 +140,8 @@ def build_problem(
             source = "generated"
             data, classes = _generated(workload)
         if isinstance(data, Data):
-            return _graph_problem(data, classes, source, sparse=workload.sparse)
-        return _set_problem(data, classes, source, batches or workload.batches)
+            return _graph_problem(data, classes, (benchmark, source), sparse=workload.sparse)
+        return _set_problem(data, classes, (benchmark, source), batches or workload.batches)
 
 
 def _is_there(benchmark: str, data_root: str) -> bool:
@@ -163,19 +172,19 @@ def _generated(workload: Workload) -> tuple[Data | PackedGraphs, int]:
     return Data(x=x, edge_index=edge_index, y=y), sizes.classes
 
 
-def _graph_problem(graph: Data, classes: int, source: Source, *, sparse: bool) -> Problem:
+def _graph_problem(graph: Data, classes: int, origin: Origin, *, sparse: bool) -> Problem:
     x = graph.x if sparse or graph.x.layout == torch.strided else graph.x.to_dense()
     piece = Piece(x, graph.edge_index, _signatures(x.size(0), 0), graph.y)
     sizes = Sizes(1, x.size(0), graph.edge_index.size(1), x.size(1), classes)
-    return Problem((piece,), _facts(sizes, (piece,), source))
+    return Problem((piece,), _facts(sizes, (piece,), origin))
 
 
 def _set_problem(
-    graphs: PackedGraphs, classes: int, source: Source, batches: int | None
+    graphs: PackedGraphs, classes: int, origin: Origin, batches: int | None
 ) -> Problem:
     pieces = tuple(_mini_batches(graphs, batches))
     sizes = Sizes(len(graphs), graphs.num_nodes, graphs.num_edges, graphs.num_features, classes)
-    return Problem(pieces, _facts(sizes, pieces, source))
+    return Problem(pieces, _facts(sizes, pieces, origin))
 
 
 def _mini_batches(graphs: PackedGraphs, batches: int | None) -> Iterator[Piece]:
@@ -192,10 +201,11 @@ def _signatures(nodes: int, seed: int) -> Tensor:
     return torch.rand(nodes, SIGNATURE_CHANNELS, generator=generator)
 
 
-def _facts(sizes: Sizes, pieces: tuple[Piece, ...], source: Source) -> Facts:
+def _facts(sizes: Sizes, pieces: tuple[Piece, ...], origin: Origin) -> Facts:
     return Facts(
         **asdict(sizes),
-        source=source,
+        benchmark=origin[0],
+        source=origin[1],
         inputs="dense" if pieces[0].x.layout == torch.strided else "sparse",
         batches_per_epoch=len(pieces),
         graphs_per_epoch=sum(piece.num_graphs for piece in pieces),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from geof.bench.catalogue import WORKLOADS, Contestant, Growth
+from geof.bench.catalogue import WORKLOADS, Contestant, Growth, Stage
 
 BASELINE = Contestant("gcn")
 """What ratios are to: the GCN as usually written."""
@@ -20,8 +20,11 @@ class Row:
 
     Attributes:
         dataset: The workload's name.
-        model: ``gcn``, ``gcn-csr``, ``gat`` or ``geof``.
+        model: ``gcn``, ``gcn-csr``, ``gat``, ``geof`` or a registered method.
         backend: Of GeoF's step.
+        preset: Of a registered method; ``None`` for a contestant of equal width.
+        stage: What was timed: the supervised epochs, or the pretext's of a method whose preset
+            freezes the encoder after them.
         status: ``ok``; ``skipped``: not run; ``failed``: run and ended in an error.
         reason: Why it was skipped or failed, or why its memory is missing.
         seconds_per_epoch: Median over the rounds.
@@ -43,6 +46,8 @@ class Row:
     reason: str | None
     facts: Mapping[str, Any]
     machine: Mapping[str, Any]
+    preset: str | None = None
+    stage: Stage = "supervised"
     seconds_per_epoch: float | None = None
     seconds_quartiles: tuple[float, float] | None = None
     rounds: int = 0

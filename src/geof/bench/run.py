@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from geof.bench import memory, work
-from geof.bench.catalogue import QUICK_BATCHES, Contestant, Effort, Sizes, Workload
+from geof.bench.catalogue import QUICK_BATCHES, Contestant, Effort, Workload
 from geof.bench.machine import describe_machine
+from geof.bench.methods import plan_of, stage_of, task_of
+from geof.bench.probes import predict, small_copies
 from geof.bench.problems import Facts
 from geof.bench.processes import FreshProcessError, Say, TimeUpError, in_fresh_process
 from geof.bench.roofline import measure_roofline
@@ -25,9 +26,6 @@ ROOFLINE_ON = "Computers"
 _NOT_REACHED = "the run ended before its turn"
 _LEFT_OUT = "left out of --quick; a run without --quick has it"
 _TIME_UP = "the time of --quick was up"
-
-# Directed edges of the two generated graphs a prediction of memory starts from.
-_PROBE_EDGES = (16_000, 48_000)
 
 
 @dataclass
@@ -112,6 +110,7 @@ class Bench:
                 reason=refusals.get(contestant, _NOT_REACHED),
                 facts=asdict(facts),
                 machine=self.machine,
+                **_settings(contestant, workload),
             )
             for contestant in self.contestants
         }
@@ -176,23 +175,17 @@ class Bench:
         return reasons
 
     def _predict(self, workload: Workload, facts: Facts, contestant: Contestant, path: Path) -> int:
-        """Return the peak to expect, from two small graphs with as many features and neighbours."""
-        small, large = (
-            (edges, self._probe(workload, facts, contestant, edges, path)) for edges in _PROBE_EDGES
-        )
-        return max(memory.extrapolate(small, large, facts.largest_edges), facts.data_bytes)
+        """Return the peak to expect, from two small copies of the workload."""
+        copies = small_copies(workload, facts)
+        peaks = [self._probe(copy, contestant, path) for copy in copies]
+        return predict([copy.sizes for copy in copies if copy.sizes], peaks, facts)
 
-    def _probe(
-        self, workload: Workload, facts: Facts, contestant: Contestant, edges: int, path: Path
-    ) -> int:
-        """Return the peak on a graph of so many directed edges, measured once per run."""
-        nodes = max(round(edges * facts.largest_nodes / facts.largest_edges), _least(edges))
-        sizes = Sizes(1, nodes, edges, facts.features, facts.classes)
-        key = (contestant, facts.inputs, sizes)
+    def _probe(self, copy: Workload, contestant: Contestant, path: Path) -> int:
+        """Return the peak on a small copy, measured once per run."""
+        key = (contestant, copy.shape, copy.benchmark, copy.sparse, copy.sizes)
         if key not in self._probes:
-            title = f"{workload.name}, on a small copy"
-            probe = replace(workload, shape="graph", benchmark=None, sizes=sizes)
-            self._fresh(title, work.prepare, probe, None, None, path)
+            title = f"{copy.name}, on a small copy"
+            self._fresh(title, work.prepare, copy, None, None, path)
             peak = self._fresh(title, work.measure_memory, path, contestant, 1)
             self._probes[key] = peak.peak
         return self._probes[key]
@@ -224,9 +217,12 @@ class Bench:
         return None if limit is None else max(0.0, limit - (time.monotonic() - self.started))
 
 
-def _least(edges: int) -> int:
-    """Return nodes enough for a graph of ``edges`` directed edges that is half full at most."""
-    return math.isqrt(2 * edges) + 2
+def _settings(contestant: Contestant, workload: Workload) -> dict[str, Any]:
+    """Return the row's fields that say how a registered method was set."""
+    if not contestant.is_method:
+        return {}
+    plan = plan_of(contestant.model, task_of(workload.shape), workload.benchmark)
+    return {"preset": plan.preset, "stage": stage_of(plan)}
 
 
 def _with_times(row: Row, times: Times) -> Row:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geof.bench import memory
-from geof.bench.catalogue import WORKLOADS, Contestant, Effort, Workload
+from geof.bench.catalogue import WORKLOADS, Contestant, Effort, Shape, Workload
+from geof.bench.methods import MethodTraining
 from geof.bench.networks import Training
 from geof.bench.problems import Facts, Problem, build_problem
 from geof.bench.processes import Say
@@ -46,8 +47,8 @@ def measure_times(
     epochs: dict[Contestant, Callable[[], float]] = {}
     for contestant in contestants:
         try:
-            _touch_libraries(contestant)
-            epochs[contestant] = Training(contestant, problem).epoch
+            _touch_libraries(contestant, problem.shape)
+            epochs[contestant] = _training(contestant, problem).epoch
         except Exception as error:  # the contestant's result, not the end of the run
             failed[contestant] = Times(error=f"{type(error).__name__}: {error}")
     return failed | run_rounds(epochs, effort, say)
@@ -56,8 +57,9 @@ def measure_times(
 def measure_memory(path: Path, contestant: Contestant, epochs: int, *, say: Say) -> Peak:
     """Train one contestant alone and read the peak of the process."""
     say(f"memory of {contestant.label}")
-    _touch_libraries(contestant)
-    training = Training(contestant, Problem.load(path))
+    problem = Problem.load(path)
+    _touch_libraries(contestant, problem.shape)
+    training = _training(contestant, problem)
     memory.release_freed()
     memory.reset_peak()
     ready = memory.resident_bytes()
@@ -67,6 +69,14 @@ def measure_memory(path: Path, contestant: Contestant, epochs: int, *, say: Say)
     return Peak(peak, peak - ready)
 
 
-def _touch_libraries(contestant: Contestant) -> None:
+def _training(contestant: Contestant, problem: Problem) -> Training | MethodTraining:
+    if contestant.is_method:
+        return MethodTraining(contestant, problem)
+    return Training(contestant, problem)
+
+
+def _touch_libraries(contestant: Contestant, shape: Shape) -> None:
     """Train on a toy, so that loading code and starting threads is in nobody's figures."""
-    Training(contestant, build_problem(WORKLOADS["tiny"])).epoch()
+    # Methods have readouts and code of their own for sets; the others differ by a mean pool.
+    toy = "tiny-set" if contestant.is_method and shape == "set" else "tiny"
+    _training(contestant, build_problem(WORKLOADS[toy], batches=1)).epoch()

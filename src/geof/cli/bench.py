@@ -1,4 +1,4 @@
-"""``geof bench``: time and memory of GeoF beside GCN and GAT, interleaved in one run."""
+"""``geof bench``: time and memory of GeoF beside GCN, GAT and the compared methods, interleaved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.bench.catalogue import MODELS, QUICK_LEAVES_OUT, QUICK_WORKLOADS, WORKLOADS
+from geof.bench.catalogue import (
+    MODELS,
+    PAPER,
+    PAPER_METHODS,
+    QUICK_LEAVES_OUT,
+    QUICK_WORKLOADS,
+    WORKLOADS,
+)
 from geof.cli.arguments import positive
 
 if TYPE_CHECKING:
@@ -24,10 +31,11 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "bench",
-        help="time and memory of GeoF beside GCN and GAT",
+        help="time and memory of GeoF beside GCN, GAT and every compared method",
         description="Train GeoF (every backend), PyG's GCN and GAT in turn, at equal width and "
         "depth on the same inputs, and report median epoch time, peak memory in a fresh process "
-        "and ratios to the GCN as usually written. See docs/benchmarks.md.",
+        "and ratios to the GCN as usually written. --models adds compared methods, each with its "
+        "own preset. See docs/benchmarks.md.",
         epilog="Real raw files are used where they are below --data-root or GEOF_DATA; otherwise "
         "graphs of the same sizes are generated, and the rows say so.",
     )
@@ -43,7 +51,12 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--workloads", nargs="+", metavar="NAME", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument(
-        "--models", nargs="+", metavar="NAME", help=f"of {', '.join(MODELS)} and geof-BACKEND"
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help=f"of {', '.join(MODELS)} and geof-BACKEND (the default is all of these), any other "
+        f"--model of geof train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and "
+        "the fastest geof",
     )
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
@@ -90,9 +103,12 @@ def _build(
     from geof.bench.run import Bench
     from geof.data.catalogue import resolve_data_root
     from geof.kernels import BACKENDS, resolve_backend
+    from geof.training.networks import ENCODERS
 
-    chosen = choose_contestants(options.models, BACKENDS)
-    slow = [name for name in BACKENDS if BACKENDS[name] is not resolve_backend("auto", BLOCK_SIZE)]
+    fastest = resolve_backend("auto", BLOCK_SIZE)
+    slow = [name for name in BACKENDS if BACKENDS[name] is not fastest]
+    (best,) = BACKENDS.keys() - set(slow)
+    chosen = choose_contestants(options.models, BACKENDS, ENCODERS, best)
     named = options.models or ()
     omitted = QUICK_LEAVES_OUT if options.quick else ()
     data_root = options.data_root or os.environ.get("GEOF_DATA")
@@ -138,7 +154,7 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table(title="One training epoch")
-    for name in ("dataset", "model", "backend"):
+    for name in ("dataset", "model", "backend or preset"):
         table.add_column(name)
     for name in ("s/epoch", "x GCN", "memory", "x GCN"):
         table.add_column(name, justify="right")
@@ -146,7 +162,7 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
         table.add_row(
             row.dataset,
             row.model,
-            row.backend or "",
+            row.backend or row.preset or "",
             row.status if row.seconds_per_epoch is None else f"{row.seconds_per_epoch:.4f}",
             _number(row.ratio_to_gcn),
             _megabytes(row.peak_bytes_above_data),
@@ -185,6 +201,11 @@ def _remarks(row: Row) -> Iterator[str]:
         yield f"{row.dataset}, {row.contestant.label}: {row.reason}"
     elif row.rounds == 1:
         yield f"{row.dataset}, {row.contestant.label}: one round"
+    if row.stage == "pretext" and row.status == "ok":
+        yield (
+            f"{row.dataset}, {row.model}: an epoch of its pretext, which trains the encoder; the "
+            "preset freezes it afterwards"
+        )
 
 
 def _print_growth(console: Console, rows: Sequence[Row]) -> None:

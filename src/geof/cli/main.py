@@ -6,7 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from geof.cli import bench, data, demo, doctor, embed, evaluate, predict, results, sweep, train
+from geof.cli import (
+    bench,
+    data,
+    demo,
+    doctor,
+    embed,
+    evaluate,
+    predict,
+    report,
+    reproduce,
+    results,
+    sweep,
+    train,
+)
 from geof.errors import GeofError
 from geof.version import __version__
 
@@ -19,14 +32,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"geof {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (demo, data, train, sweep, evaluate, predict, embed, results, bench, doctor):
+    applied = (evaluate, predict, embed, report)
+    for module in (demo, data, train, sweep, *applied, reproduce, results, bench, doctor):
         module.add_command(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 refused, 130 interrupted."""
-    options = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = build_parser().parse_args(words)
+    options.words = words
     try:
         code: int = options.run(options)
     except GeofError as error:

@@ -17,6 +17,7 @@ TRAINED = (
     *("second-order", "feedback", "visualise", "theory"),
 )
 COMPUTED = ("aggregate", "efficiency")
+PAGE = "page"
 
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
@@ -28,7 +29,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "write it as CSV, JSON, Markdown, LaTeX and as a figure, the paper's numbers beside ours. "
         "Interrupted or killed, the same command goes on.",
     )
-    parser.add_argument("name", choices=(*TRAINED, *COMPUTED), metavar="NAME", help=_listed())
+    parser.add_argument("name", choices=(*TRAINED, *COMPUTED, PAGE), metavar="NAME", help=_listed())
     parser.add_argument("--models", type=names, help="lines of the table (default: all)")
     parser.add_argument(
         "--preset", choices=("tuned", "paper"), default="tuned", help="GeoF's (default: tuned)"
@@ -49,11 +50,19 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         default=Path("benchmarks/results/methods.json"),
         help="efficiency: what 'geof bench --models paper --json' wrote",
     )
+    parser.add_argument(
+        "--page", type=Path, default=Path("docs/reproduced.md"), help="page: the file to write"
+    )
+    parser.add_argument(
+        "--remarks", type=Path, default=Path("docs/reproduced-remarks.md"), help="page: its opening"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run what is missing, write the exhibits, say where."""
+    if options.name == PAGE:
+        return _write_page(options)
     if options.name in COMPUTED:
         _write(options, _computed(options))
         return 0
@@ -111,5 +120,19 @@ def _write(options: argparse.Namespace, made: list[Exhibit]) -> None:
             print(exhibit.text)
 
 
+def _write_page(options: argparse.Namespace) -> int:
+    """Write one Markdown page of what is in the folder of exhibits."""
+    from geof.data.files import write_atomically
+    from geof.reports.markdown_page import markdown_page
+
+    remarks = options.remarks.read_text() if options.remarks.exists() else ""
+    text = markdown_page(options.out, options.page, remarks)
+    write_atomically(options.page, text.encode())
+    print(options.page)
+    return 0
+
+
 def _listed() -> str:
-    return f"one of {', '.join((*TRAINED, *COMPUTED))}"
+    return (
+        f"one of {', '.join((*TRAINED, *COMPUTED))}; or {PAGE}: all that was written, on one page"
+    )

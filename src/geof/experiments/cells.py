@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,15 @@ class Cell:
 
     def folder(self, work: Path) -> Path:
         """Return the run folder: another one as soon as a setting or the code differs."""
-        tree = without_nones(self.row.plan(self.split).tree())
-        content = [self.row.dataset, self.row.encoder, tree, self.code, self.row.reads_test]
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
-        return work / self.row.name / f"split-{self.split}-{digest}"
+        row = self.row
+        parts = [*map(json.dumps, (row.dataset, row.encoder)), self._settings]
+        parts += map(json.dumps, (self.code, row.reads_test))
+        digest = hashlib.sha256(f"[{', '.join(parts)}]".encode()).hexdigest()[:10]
+        return work / row.name / f"split-{self.split}-{digest}"
+
+    @cached_property
+    def _settings(self) -> str:
+        return json.dumps(without_nones(self.row.plan(self.split).tree()), sort_keys=True)
 
 
 def choose_rows(

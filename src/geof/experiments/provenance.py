@@ -100,6 +100,7 @@ def _tree(name: str) -> ast.Module:
     return ast.parse("" if source is None else source)
 
 
+@cache
 def _meaning(name: str) -> str:
     """Return a module's text without comments, docstrings and formatting."""
     tree = ast.parse(_source(name) or "")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geof.data.files import write_json
-from geof.experiments.cells import Cell as GridCell
 from geof.experiments.grid import Grid
 from geof.experiments.paper import Printed
+from geof.experiments.provenance import code_digest
 from geof.experiments.results import Record, recorded
 from geof.experiments.statistics import mean_and_deviation
 from geof.experiments.studies import Line, Setting, Study
@@ -48,7 +48,7 @@ class Exhibit:
 
     def write(self, out: Path) -> Path:
         """Write table, figure and ``study.json`` below ``out``; return the folder."""
-        from geof.reports.figures import save
+        from geof.reports.figure_style import save
 
         folder = out / self.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class Request:
 
     def _failures(self, line: Line, setting: Setting) -> str:
         row = self.study.row(line, setting, self.preset)
-        cells = [GridCell(row, split) for split in self.splits]
+        cells = [cell for cell in self.grid.cells if cell.row == row]
         failed = [cell.split for cell in cells if self.grid.failure(cell) is not None]
         if not failed:  # on another machine, perhaps
             record = self.record(line, setting)
@@ -152,7 +152,7 @@ class Request:
     def provenance(self) -> str:
         """Return a sentence on splits that other code than the present one made."""
         found = [
-            (entry, GridCell(self.study.row(line, setting, self.preset), "0").code)
+            (entry, code_digest(line.encoder))
             for line in self.lines
             for setting in self.settings
             for entry in self.entries(line, setting)

@@ -13,8 +13,9 @@ from geof.experiments.cells import Cell
 from geof.experiments.measures import map_states
 from geof.experiments.studies import Line, Setting
 from geof.geometry import log_determinant
-from geof.reports import figures
+from geof.reports.clouds import ScatterPanel, scatter_panels
 from geof.reports.exhibits import Request
+from geof.reports.figure_style import PAGE
 from geof.training.prediction import Run, stored_task
 from geof.training.tasks import NodeTask
 
@@ -26,7 +27,7 @@ SEED = 0
 
 def map_figure(request: Request, setting: Setting) -> Figure | None:
     """Draw each line's map of the first split, ``None`` if no run folder is here."""
-    panels: list[figures.ScatterPanel] = []
+    panels: list[ScatterPanel] = []
     highlight = None
     for line in request.lines:
         pair = _open(request, line, setting)
@@ -35,7 +36,7 @@ def map_figure(request: Request, setting: Setting) -> Figure | None:
             highlight = _largest_class(pair[1])
     if not panels:
         return None
-    return figures.scatter_panels(panels, width=figures.PAGE, highlight=highlight)
+    return scatter_panels(panels, width=PAGE, highlight=highlight)
 
 
 def correction_figure(request: Request, setting: Setting) -> Figure | None:
@@ -59,15 +60,15 @@ def correction_figure(request: Request, setting: Setting) -> Figure | None:
     places = _tsne(np.concatenate(states), dimensions=3)
     halves = np.split(places, 2)
     titles = ("correction off", "correction on")
-    return figures.scatter_panels(
+    return scatter_panels(
         [(t, xyz, names, size) for t, xyz, size in zip(titles, halves, sizes, strict=True)],
         shared_limits=True,
         size_label="log det L",
-        width=figures.PAGE,
+        width=PAGE,
     )
 
 
-def _flat(line: Line, run: Run, task: NodeTask) -> figures.ScatterPanel:
+def _flat(line: Line, run: Run, task: NodeTask) -> ScatterPanel:
     states, _ = map_states(run, task)
     chosen = task.data.graph.y >= 0
     return line.label, _tsne(states[chosen].numpy(), dimensions=2), _class_names(task), None

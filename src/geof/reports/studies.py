@@ -12,6 +12,7 @@ from geof.experiments.statistics import compare_paired, mean_and_deviation
 from geof.experiments.studies import FULL, Line, Setting, values_of
 from geof.reports import figures
 from geof.reports.exhibits import Exhibit, Request, cell_of
+from geof.reports.figure_style import COLUMN, PAGE
 from geof.reports.tables import Cell, Row, Table
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _bars(request: Request) -> Figure | None:
         _numbers([[cell.mean for cell in row] for row in cells]),
         _numbers([[cell.deviation for cell in row] for row in cells]),
         SCORE,
-        width=figures.COLUMN if len(request.settings) < 3 else figures.PAGE,
+        width=COLUMN if len(request.settings) < 3 else PAGE,
     )
 
 

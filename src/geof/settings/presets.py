@@ -5,6 +5,8 @@ A file has a section ``all`` and one per dataset, laid over it. Every value stan
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -57,11 +59,17 @@ def load_preset(encoder: str, preset: str, task: str, dataset: str | None = None
         raise ConfigError(
             f"Expected a preset of '{encoder}' (got {preset!r}). " + nearest(preset, names)
         )
-    sections = read_settings(preset_folder() / encoder / preset / f"{task}.yaml")
-    return merge(sections.get("all") or {}, sections.get(dataset or "") or {})
+    sections = _sections(encoder, preset, task)
+    return deepcopy(merge(sections.get("all") or {}, sections.get(dataset or "") or {}))
 
 
 def preset_datasets(encoder: str, preset: str, task: str) -> list[str]:
     """Return the datasets a preset has settings of their own for."""
-    sections = read_settings(preset_folder() / encoder / preset / f"{task}.yaml")
+    sections = _sections(encoder, preset, task)
     return [name for name in sections if name != "all"]
+
+
+@cache
+def _sections(encoder: str, preset: str, task: str) -> Tree:
+    """Return a preset's file, read once: a grid asks for it thousands of times."""
+    return read_settings(preset_folder() / encoder / preset / f"{task}.yaml")

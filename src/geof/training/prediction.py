@@ -271,6 +271,45 @@ def evaluate_part(run: Run, data: NodeGraph | GraphSet, part: AnyPart = "test") 
         return task.evaluate(run.network, "validation" if part == "validation" else "test")
 
 
+def part_predictions(
+    run: Run, data: NodeGraph | GraphSet, part: AnyPart = "test", *, task: Task | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what :func:`evaluate_part` scores: the probabilities of a part beside its labels.
+
+    Args:
+        run: From a folder with its split.
+        data: What it was trained on.
+        part: Which part.
+        task: From :func:`stored_task`, where it is at hand already.
+
+    Returns:
+        Probabilities ``(R, C)``, labels ``(R,)`` and which nodes or graphs the rows are ``(R,)``;
+        for links the probabilities ``(P,)`` of a link, whether there is one, and the pairs
+        ``(2, P)``. Messages of a link run pass along training edges alone.
+
+    Raises:
+        DataError: If the data are not those the split was made for.
+    """
+    task = stored_task(run, data) if task is None else task
+    split: Any = task.split
+    rows = {"train": split.train, "validation": split.validation, "test": split.test}[part]
+    with _inference(run):
+        if isinstance(task, LinkTask):
+            drawn = part == "train"
+            negatives = (
+                split.training_negatives(0) if drawn else getattr(split, f"{part}_negatives")
+            )
+            pairs = torch.cat([rows, negatives], dim=1)
+            labels = (torch.arange(pairs.size(1)) < rows.size(1)).long()
+            return run.network(task.inputs, pairs).sigmoid(), labels, pairs
+        if isinstance(task, NodeTask):
+            return run.network(task.inputs)[rows].softmax(-1), task.data.graph.y[rows], rows
+        assert isinstance(task, GraphTask)
+        pieces = rows.split(task.batch_size)  # as evaluation does, to the same bits
+        logits = torch.cat([run.network(task._inputs(piece)) for piece in pieces])
+        return logits.softmax(-1), task._labels[rows], rows
+
+
 def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
     """Return the task a run was trained on, with the split of its folder.
 
