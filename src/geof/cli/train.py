@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     from geof.cli.runs import prepare
     from geof.errors import ConfigError
+    from geof.experiments.results import note_machine
     from geof.training import Watch, run_experiment
 
     if options.resume is not None:
@@ -80,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
         _say(console, f"note: {note}")
     _say(console, _describe(request.data, task))
     result = _train(request, out, options, console, Watch, run_experiment)
+    note_machine(out)
     if options.json:
         print(json.dumps({**vars(result), "folder": str(out)}, indent=2, sort_keys=True))
         return 0

@@ -59,6 +59,8 @@ STUDIES = "studies"
 MEASURED = "measures"
 """The folder, in a run's, of what was measured on its model."""
 
+MACHINE = "machine.json"
+
 ALL_SPLITS = tuple(map(str, range(10)))
 """The paper's ten splits or folds."""
 
@@ -112,7 +114,7 @@ def record_row(row: Row, work: Path, results: Path) -> Path | None:
         command=row.command(_range([entry["split"] for entry in entries])),
         selection=first["selection"],
         versions=config["versions"],
-        machine=machine(),
+        machine=noted_machine(done[0][1]) or machine(),
         parameters=first["parameters"],
         notes=config["data"]["notes"],
         failures=failures,
@@ -207,6 +209,17 @@ def summarise(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """Return what the numbers of time depend on."""
     return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.system()}
+
+
+def note_machine(folder: Path) -> None:
+    """Write ``machine.json`` into the folder of a run that ended here."""
+    write_json(folder / MACHINE, machine())
+
+
+def noted_machine(folder: Path) -> dict[str, Any] | None:
+    """Return the machine a run ended on, ``None`` if that was not noted."""
+    path = folder / MACHINE
+    return dict(json.loads(path.read_text())) if path.is_file() else None
 
 
 def _processor() -> str:

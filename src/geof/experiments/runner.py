@@ -18,6 +18,7 @@ from geof.data.files import write_json
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import DataError, GeofError, StoppedError
 from geof.experiments.cells import Cell
+from geof.experiments.results import note_machine
 from geof.training import Result, Task, Watch, run_experiment
 from geof.training.folder import read_result
 from geof.training.plan import Plan
@@ -144,12 +145,15 @@ class Worker:
             },
         )
         watch = Watch(should_stop=self.should_stop, save_seconds=30.0)
+        folder = cell.folder(self.work)
         try:
-            return run_experiment(experiment, out=cell.folder(self.work), watch=watch)[1]
+            result = run_experiment(experiment, out=folder, watch=watch)[1]
         except DataError as error:
             if "another run is at work" in str(error):
                 raise _BusyError from error
             raise
+        note_machine(folder)
+        return result
 
     def _record(self, cell: Cell, error: Exception) -> None:
         """Write down a failure where the loop has not done so."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from geof.errors import DataError
-from geof.experiments.results import machine
+from geof.experiments.results import machine, noted_machine
 from geof.reports.numbers import short
 from geof.reports.run_views import Wanted, run_views
 from geof.training import Task
@@ -82,7 +82,7 @@ def run_page(
         "headline": _headline(config, result, run, reports),
         "facts": _facts(config, result, run),
         "versions": config.get("versions") or {},
-        "machine": config.get("machine"),
+        "machine": noted_machine(folder),
         "made": {"geof": __version__, **machine()},
         "settings": {k: v for k, v in sorted(config.items()) if k not in _ELSEWHERE},
         "changes": config.get("changes") or [],
