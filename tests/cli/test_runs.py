@@ -20,7 +20,14 @@ from geof.training.prediction import Run
 from tests.cli.conftest import PLAIN, QUICK, SMALL, write_tables
 
 LONG = [*PLAIN, "epochs=80", "model.dropout=0.3", *SMALL]
-FILES = {"config.json", "settings.yaml", "split.npz", "metrics.jsonl", "machine.json", "result.json"}
+FILES = {
+    "config.json",
+    "settings.yaml",
+    "split.npz",
+    "metrics.jsonl",
+    "machine.json",
+    "result.json",
+}
 FILES |= {"checkpoint.safetensors", "columns.json", ".lock"}
 
 
