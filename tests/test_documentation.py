@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -115,3 +116,30 @@ def test_the_page_of_benchmarks_is_the_catalogue():
     from geof.cli.data import catalogue_page
 
     assert (ROOT / "docs" / "data.md").read_text() == catalogue_page()
+
+
+def _exhibits() -> list[Path]:
+    return sorted(path.parent for path in (ROOT / "docs" / "reproduced").glob("*/study.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", _exhibits(), ids=lambda path: path.name)
+def test_reproduced_tables_come_from_the_records(folder, tmp_path, monkeypatch):
+    """Renew them with the command in ``study.json``, ``--no-run`` and ``--out docs/reproduced``."""
+    from geof.cli import main
+
+    command = json.loads((folder / "study.json").read_text())["command"]
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(command)[1:]
+    assert main([*words, "--no-run", "--work", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    made = tmp_path / "out" / folder.name / "table.csv"
+    assert made.read_text() == (folder / "table.csv").read_text()
+
+
+def test_the_page_of_what_was_reproduced_is_up_to_date(tmp_path):
+    """Renew it with ``geof reproduce page --out docs/reproduced``."""
+    from geof.reports.markdown_page import markdown_page
+
+    page = ROOT / "docs" / "reproduced.md"
+    remarks = (ROOT / "docs" / "reproduced-remarks.md").read_text()
+    assert page.read_text() == markdown_page(ROOT / "docs" / "reproduced", page, remarks)

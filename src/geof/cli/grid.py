@@ -77,13 +77,13 @@ def _run_here(options: argparse.Namespace, grid: Grid) -> int:
     with stop_requests() as should_stop:
         worker = Worker(
             grid.work,
-            options.data_root,
-            should_stop,
-            lambda text: print(text, flush=True),
-            None if options.budget is None else time.monotonic() + options.budget,
-            grid.seconds,
-            grid.is_done,
-            options.retry_failed,
+            data_root=options.data_root,
+            should_stop=should_stop,
+            say=lambda text: print(text, flush=True),
+            deadline=None if options.budget is None else time.monotonic() + options.budget,
+            seconds=grid.seconds,
+            is_done=grid.is_done,
+            retry=options.retry_failed,
         )
         failed = worker.run(grid.cells, grid.finish)
         if not is_worker():

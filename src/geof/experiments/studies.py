@@ -56,7 +56,8 @@ class Study:
         settings: Of its columns: the paper's, or others the user names.
         measure: What is computed on every trained model besides its scores, a key of
             :data:`geof.experiments.measures.MEASURES`; ``None`` for nothing.
-        nodes_only: Whether that is defined for node classification alone.
+        reference: The label of the line that others are compared with on the same splits.
+        nodes_only: Whether the measure is defined for node classification alone.
         splits: How many of the ten splits are run unless the user says.
     """
 
@@ -66,6 +67,7 @@ class Study:
     lines: tuple[Line, ...]
     settings: tuple[Setting, ...]
     measure: str | None = None
+    reference: str | None = None
     nodes_only: bool = False
     splits: int = 10
 
@@ -156,6 +158,7 @@ STUDIES = {
                 *_graphs("Mutagenicity", "NCI1", "BBBP", "ogbg-molhiv"),
                 *_nodes("PubMed", "Computers"),
             ),
+            reference="full",
         ),
         Study(
             "sensitivity",
@@ -187,6 +190,7 @@ STUDIES = {
             "Table 3",
             _SECOND_ORDER,
             (*_nodes("CiteSeer", "Photo"), *_graphs("PROTEINS", "BBBP")),
+            reference="GeoF tuned",
         ),
         Study(
             "feedback",
@@ -194,6 +198,7 @@ STUDIES = {
             "Table 4",
             FEEDBACK,
             (*_nodes("Photo", "CS"), *_graphs("Mutagenicity", "NCI1")),
+            reference="full",
         ),
         Study(
             "visualise",

@@ -48,12 +48,12 @@ def efficiency(bench: Path) -> list[Exhibit]:
         lambda row: None if row["peak_rss_bytes"] is None else row["peak_rss_bytes"] / 1e9,
     )
     about: dict[str, Any] = {
-        "command": "geof bench --models paper --json FILE; geof reproduce efficiency --bench FILE",
+        "command": f"geof reproduce efficiency --bench {bench}",
         "machine": rows[0]["machine"],
         "missing": _missing(rows),
     }
     text = (
-        "The paper's numbers were measured on an A100 graphics card, ours on a processor: compare "
+        f"From '{bench}', which 'geof bench --models paper --json' wrote. The paper's numbers were measured on an A100 graphics card, ours on a processor: compare "
         "ratios between methods, not the numbers. An epoch of ogbg-molhiv is a fixed part of it, "
         "and the time is scaled to all its graphs."
     )

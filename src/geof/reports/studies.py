@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geof.experiments.statistics import compare_paired, mean_and_deviation
-from geof.experiments.studies import FULL, Line, Setting, values_of
+from geof.experiments.studies import Line, Setting, values_of
 from geof.reports import figures
 from geof.reports.exhibits import Exhibit, Request, cell_of
 from geof.reports.figure_style import COLUMN, PAGE
@@ -89,8 +89,8 @@ def _variants(request: Request) -> list[Exhibit]:
     """Variants of one model: the scores, and differences on the same splits with their noise."""
     figure = _bars(request)
     made = [_exhibit(request, _table(request, request.study.title), figure=figure)]
-    whole = next((line for line in request.study.lines if line.label == FULL.label), None)
-    if whole is not None and any(request.scores(whole, setting) for setting in request.settings):
+    whole = next(line for line in request.study.lines if line.label == request.study.reference)
+    if any(request.scores(whole, setting) for setting in request.settings):
         made.append(_exhibit(request, _differences(request, whole), suffix="-differences"))
     return made
 
@@ -116,7 +116,7 @@ def _differences(request: Request, whole: Line) -> Table:
         if line != whole
     )
     return Table(
-        f"{request.study.title}: difference from the full model",
+        f"{request.study.title}: difference from {whole.label}",
         tuple(map(column, request.settings)),
         rows,
         caption="Mean difference in percentage points on the same splits, and its standard error: "
