@@ -24,7 +24,7 @@ def grid(tiny, small_presets, tmp_path):
 
 
 def _frozen() -> Row:
-    return Row("node", "CiteSeer", "geof", "tuned", ("model.evolution=frozen",), study=True)
+    return Row("node", "CiteSeer", "geof", "tuned", ("model.evolution=frozen",), "ablation")
 
 
 def run(grid: Grid, **options) -> tuple[int, list[str]]:
@@ -155,7 +155,8 @@ def test_changes_that_change_nothing_are_the_plain_row(small_presets):
     own = study.row(Line("B = 2", changes=("model.blocks=2",)), NODE, "tuned")
     assert own == Row("node", "CiteSeer", "geof", "tuned")
     other = study.row(Line("B = 4", changes=("model.blocks=4",)), NODE, "tuned")
-    assert (other.changes, other.study) == (("model.blocks=4",), True)
+    assert (other.changes, other.study) == (("model.blocks=4",), "sensitivity")
+    assert other.command("0-9") == "geof reproduce sensitivity --datasets CiteSeer --splits 0-9"
 
 
 def test_studies_are_the_papers():

@@ -181,3 +181,14 @@ def test_command_line(tiny, tmp_path, capsys):
     assert "1 of 1 cells are not finished" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["results", "run", "--splits", "a"])
+
+
+def test_the_machine_is_the_one_the_run_ended_on(tiny, tmp_path):
+    run(tmp_path, [row(*SMALL)], splits=("0",))
+    (record,) = read_records(tmp_path / "results")
+    assert record.machine["cores"] >= 1
+    note = Cell(row(*SMALL), "0").folder(tmp_path / "work") / "machine.json"
+    note.write_text('{"processor": "another"}')
+    record_row(row(*SMALL), tmp_path / "work", tmp_path / "results")
+    (record,) = read_records(tmp_path / "results")
+    assert record.machine == {"processor": "another"}

@@ -39,8 +39,9 @@ class Row:
         encoder: Which encoder.
         preset: Which preset of it.
         changes: ``KEY=VALUE`` words over the preset; none for a plain result.
-        study: Whether the changes belong to a study declared beforehand, whose test parts are read
-            like a plain result's. Changes that are tried out see the validation part alone.
+        study: The study the changes belong to, declared beforehand: its test parts are read like
+            a plain result's. Changes that are tried out have none and see the validation part
+            alone.
     """
 
     task: TaskKind
@@ -48,12 +49,12 @@ class Row:
     encoder: str
     preset: str
     changes: tuple[str, ...] = ()
-    study: bool = False
+    study: str | None = None
 
     @property
     def reads_test(self) -> bool:
         """Whether runs of this row read the test part, once, at the chosen epoch."""
-        return self.study or not self.changes
+        return self.study is not None or not self.changes
 
     def plan(self, split: str) -> Plan:
         """Return the plan of this row on a split."""
@@ -74,6 +75,11 @@ class Row:
 
     def command(self, splits: str) -> str:
         """Return the command that makes this row."""
+        if self.study is not None:
+            preset = "" if self.preset == "tuned" else f" --preset {self.preset}"
+            return (
+                f"geof reproduce {self.study} --datasets {self.dataset} --splits {splits}{preset}"
+            )
         words = "".join(f" {word}" for word in self.changes)
         return (
             f"geof results run --tasks {self.task} --datasets {self.dataset} --methods "

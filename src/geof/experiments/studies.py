@@ -80,7 +80,7 @@ class Study:
         own = line.preset or preset
         tree = load_preset(line.encoder, own, task, dataset)
         changes = tuple(w for w in line.changes if merge(tree, parse_words([w])) != tree)
-        return Row(task, dataset, line.encoder, own, changes, study=bool(changes))
+        return Row(task, dataset, line.encoder, own, changes, self.name if changes else None)
 
     def printed(self, line: Line, setting: Setting) -> Printed | None:
         """Return what the paper prints for a line on a setting, if anything."""
