@@ -140,11 +140,12 @@ def test_markdown_keeps_hostile_labels_in_their_cell():
         (Cell(0.0, 0.0, 10), "0.00 ± 0.00"),
         (Cell(-0.0123, 0.25, 10), "-0.01 ± 0.25"),
         (Cell(93.0, paper=93.0), "93.00<br>paper 93.0, 0.0"),
+        (Cell(1.0487e28, 5.3e27, 10), "1.05e+28 ± 5.3e+27"),
         (Cell(93.0, count=1), "93.00 (1 of 10)"),
         (Cell(93.0, note="on 5 of 6 files"), "93.00<br>on 5 of 6 files"),
     ],
 )
-def test_small_numbers_keep_their_digits(cell, shown):
+def test_small_and_large_numbers_stay_readable(cell, shown):
     text = Table("t", ("c",), (Row("r", (cell,)),)).markdown()
     assert markdown_cells(text)[2][1] == shown
 

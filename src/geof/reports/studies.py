@@ -38,6 +38,8 @@ def _exhibit(
     figure: Figure | None = None,
 ) -> Exhibit:
     study = request.study
+    if request.preset != "tuned":
+        suffix += f"-{request.preset}"
     texts = [f"{study.place} of the paper.", text, request.provenance()]
     return Exhibit(
         study.name + suffix,

@@ -22,6 +22,8 @@ MARK_MEANING = (
     "differs from the paper by more than the two standard deviations combined "
     "(the root of the sum of their squares)"
 )
+LARGEST = 1e6
+"""From here on numbers are written with an exponent."""
 NOT_RUN = "not run"
 FIELDS = (
     *("mean", "deviation", "count", "of", "paper", "paper_deviation"),
@@ -337,26 +339,27 @@ def _latex_character(character: str) -> str:
     return f"{{[}}U+{ord(character):04X}{{]}}"
 
 
-def _small(mean: float, deviation: float | None, decimals: int) -> bool:
-    """Return whether a number, such as a p-value, needs more decimals than the table's.
+def _uneven(mean: float, deviation: float | None, decimals: int) -> bool:
+    """Return whether a number is too small for the table's decimals, or too large to read in them.
 
-    A mean near zero with a deviation far from it, such as of differences, does not.
+    A mean near zero with a deviation far from it, such as of differences, is not too small.
     """
-    return mean != 0 and max(abs(mean), deviation or 0.0) < 10.0 ** (1 - decimals)
+    size = max(abs(mean), deviation or 0.0)
+    return mean != 0 and (size < 10.0 ** (1 - decimals) or size >= LARGEST)
 
 
 def _number(cell: Cell, decimals: int) -> str:
     """Return our mean as text."""
     assert cell.mean is not None
-    small = _small(cell.mean, cell.deviation, decimals)
-    return f"{cell.mean:.3g}" if small else f"{cell.mean:.{decimals}f}"
+    uneven = _uneven(cell.mean, cell.deviation, decimals)
+    return f"{cell.mean:.3g}" if uneven else f"{cell.mean:.{decimals}f}"
 
 
 def _spread(cell: Cell, decimals: int) -> str | None:
     if cell.mean is None or cell.deviation is None:
         return None
-    small = _small(cell.mean, cell.deviation, decimals)
-    return f"{cell.deviation:.2g}" if small else f"{cell.deviation:.{decimals}f}"
+    uneven = _uneven(cell.mean, cell.deviation, decimals)
+    return f"{cell.deviation:.2g}" if uneven else f"{cell.deviation:.{decimals}f}"
 
 
 def _printed(value: float) -> str:
