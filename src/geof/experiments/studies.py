@@ -203,7 +203,7 @@ STUDIES = {
         Study(
             "visualise",
             "Maps of the representations",
-            "the appendix's t-SNE figure",
+            "The appendix's t-SNE figure",
             (Line("ARGNN", "argnn", "published", printed="ARGNN"), replace(FULL, label="GeoF")),
             _nodes("CiteSeer"),
             measure="visualise",

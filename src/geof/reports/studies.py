@@ -259,7 +259,7 @@ def _stability(request: Request) -> list[Exhibit]:
             accuracy,
             "relative norm of the perturbation",
             "accuracy (%)",
-            secondary=figures.Panel("one-step sensitivity R_state", ratio),
+            secondary=figures.Panel("sensitivity R_state", ratio),
         )
     text = " ".join(_stability_text(request, line, setting) for setting in request.settings)
     return [_exhibit(request, table, text=text, figure=figure)]
