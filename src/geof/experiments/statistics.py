@@ -316,8 +316,12 @@ def _note(used: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> str:
     text = f"{len(used)} of {len(used) + len(left_out)} settings were used."
     if not left_out:
         return text
-    reasons = (f"{name} (no score of {', '.join(missing)})" for name, missing in left_out.items())
+    reasons = (f"{name} (no score of {_few(missing)})" for name, missing in left_out.items())
     return f"{text} Left out: {'; '.join(reasons)}."
+
+
+def _few(methods: Sequence[str]) -> str:
+    return ", ".join(methods) if len(methods) <= 3 else f"{len(methods)} methods"
 
 
 def _rows(

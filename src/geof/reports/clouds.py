@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ScatterPanel = tuple[str, ArrayLike, Sequence[Any] | NDArray[Any], ArrayLike | None]
 """Title, points (n, 2) or (n, 3), class of each point, and a value of each point or ``None``."""
-RASTER_POINTS = 5000
+RASTER_POINTS = 2000
 """Above so many points a cloud is a picture inside the SVG (all points are drawn in any case)."""
 
 

@@ -40,7 +40,7 @@ PALETTE = (
 )
 """Okabe and Ito's colours, told apart by colour-blind readers; the pale yellow comes last."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++", "oooo", "||||")
+HATCHES = ("", "////", "..", "\\\\\\\\", "xxx", "---", "++", "o", "|||")
 LONGEST_LABEL = 40
 """A longer label loses its middle, and an ellipsis says so."""
 GREY = "#666666"
