@@ -53,9 +53,10 @@ def efficiency(bench: Path) -> list[Exhibit]:
         "missing": _missing(rows),
     }
     text = (
-        f"From '{bench}', which 'geof bench --models paper --json' wrote. The paper's numbers were measured on an A100 graphics card, ours on a processor: compare "
-        "ratios between methods, not the numbers. An epoch of ogbg-molhiv is a fixed part of it, "
-        "and the time is scaled to all its graphs."
+        f"From '{bench}', which 'geof bench --models paper --json' wrote. The paper's numbers were "
+        "measured on an A100 graphics card, ours on a processor: compare ratios between methods, "
+        "not the numbers. An epoch of ogbg-molhiv is a fixed part of it, and the time is scaled to "
+        "all its graphs."
     )
     return [
         Exhibit("efficiency-time", time.title, time, text=text, **about),
