@@ -26,10 +26,11 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
+test-slow: SHORT = tests/baselines tests/settings tests/test_documentation.py
 test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m slow --ignore tests/baselines --ignore tests/settings
+	$(BIN)/python -m pytest -m slow $(SHORT:%=--ignore %)
 	# Hundreds of short ones, one per method and dataset.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) tests/baselines tests/settings
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) $(SHORT)
 
 # Chromium is Debian's; one that is there already, or named by $CHROMIUM, is used instead.
 test-browser: $(VENV)/installed-dev
