@@ -127,3 +127,20 @@ def test_what_is_neither_run_nor_results_is_refused(tmp_path, capsys):
     assert "a file" in capsys.readouterr().err
     assert report(tmp_path, "--node", "3") == 1
     assert "Expected a run folder for '--node'" in capsys.readouterr().err
+
+
+def test_runs_of_the_demonstration_find_their_embedded_data(tmp_path, capsys):
+    from geof.data import random_node_split
+    from geof.training import NodeTask, TrainSettings, fit
+    from geof.training.demo import demo_data
+
+    data = demo_data()["covariance"]
+    split = random_node_split(data.graph.num_nodes, 0, nodes=data.graph.y >= 0)
+    options = {"hidden_channels": 8, "num_layers": 1}
+    settings = TrainSettings(epochs=1)
+    fit(
+        NodeTask(data, split), settings, encoder="gcn", options=options, preset="demo", out=tmp_path
+    )
+    assert main(["report", str(tmp_path), "--json", "--map", "pca"]) == 0
+    missing = json.loads(capsys.readouterr().out)["missing"]
+    assert [sentence.split(":")[0] for sentence in missing] == ["The geometry of nodes"]

@@ -150,13 +150,19 @@ def _run_page(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_data(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
-    """Read the data the flags name, the run's own otherwise; a grid's runs name a benchmark."""
+    """Read the data the flags name, the run's own otherwise.
+
+    Runs of a grid name a benchmark, those of ``geof demo`` what is embedded.
+    """
     from geof.cli.runs import names_source
     from geof.data.catalogue import CATALOGUE
+    from geof.training.demo import demo_data
 
     settings = opened.folder / "settings.yaml"
     if not names_source(options) and not settings.is_file():
-        name = opened.about.get("dataset")
+        name = str(opened.about.get("dataset"))
         if name in CATALOGUE:
             options.dataset = name
+        elif opened.about.get("preset") == "demo" and name in (embedded := demo_data()):
+            return embedded[name]
     return read_data(options, opened, labelled=True)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_geometric.data import Data
-
 from geof.data import covariance_graph, digits_graph, random_node_split
 from geof.data.files import write_json
 from geof.data.records import NodeGraph
@@ -70,8 +68,7 @@ def run_demo(
         on_start: Called before each run with the contestant and the split's seed.
         on_epoch: Called after each epoch.
     """
-    graphs = {"digits": digits_graph(), "covariance": covariance_graph(centres=400)}
-    tasks = {name: _tasks(name, graph, splits) for name, graph in graphs.items()}
+    tasks = {name: _tasks(data, splits) for name, data in demo_data().items()}
     rows = []
     for contestant in CONTESTANTS:
         results = []
@@ -92,9 +89,17 @@ def run_demo(
     return rows
 
 
-def _tasks(name: str, graph: Data, splits: int) -> list[NodeTask]:
-    classes = tuple(str(label) for label in range(int(graph.y.max()) + 1))
-    data = NodeGraph(name, graph, classes)
+def demo_data() -> dict[str, NodeGraph]:
+    """Return the embedded data of the demonstration by name."""
+    graphs = {"digits": digits_graph(), "covariance": covariance_graph(centres=400)}
+    return {
+        name: NodeGraph(name, graph, tuple(map(str, range(int(graph.y.max()) + 1))))
+        for name, graph in graphs.items()
+    }
+
+
+def _tasks(data: NodeGraph, splits: int) -> list[NodeTask]:
+    graph = data.graph
     return [
         NodeTask(data, random_node_split(graph.num_nodes, seed, nodes=graph.y >= 0))
         for seed in range(splits)
