@@ -96,6 +96,7 @@ def test_a_quick_run_comes_back_to_what_it_put_off_when_the_rest_is_done(in_this
     assert all(row.status == "ok" and row.memory_epochs == 1 for row in rows.values())
 
 
+@pytest.mark.slow
 def test_a_quick_run_out_of_time_leaves_the_rest_out_and_says_so():
     effort = replace(QUICK, seconds=0.1, total_seconds=0.0)
     rows = finish(bench(effort=effort, put_off=[TORCH]))

@@ -48,12 +48,14 @@ def test_a_changed_module_is_other_code(edited):
     assert edited("geof.version", lambda text: text.replace('= "', '= "9')) != code_digest("geof")
 
 
+@pytest.mark.slow
 def test_comments_and_docstrings_are_no_code(edited):
     assert edited("geof.model.geof", lambda text: text + "\n# words\n") == code_digest("geof")
     reworded = edited("geof.model.geof", lambda text: text.replace('"""', '"""Words. ', 1))
     assert reworded == code_digest("geof")
 
 
+@pytest.mark.slow
 def test_other_methods_do_not_matter(edited):
     assert edited("geof.baselines.gcn", more_code) == code_digest("geof")
     assert edited("geof.baselines.gcn", more_code, "gcn") != code_digest("gcn")
