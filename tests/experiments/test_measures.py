@@ -9,7 +9,6 @@ import torch
 from geof.errors import ConfigError
 from geof.experiments import measures
 from geof.experiments.cells import Cell, Row
-from geof.experiments.grid import Grid
 from geof.experiments.measures import MEASURES
 from geof.experiments.runner import Worker
 from geof.model import GeoF
@@ -26,7 +25,6 @@ def trained(tiny, small_presets, tmp_path):
     def train(dataset: str, encoder: str = "geof"):
         task = "graph" if dataset == "PROTEINS" else "node"
         cell = Cell(Row(task, dataset, encoder, "tuned" if encoder == "geof" else "plain"), "0")
-        Grid((cell,), tmp_path, tmp_path / "results")
         assert Worker(tmp_path).run([cell], lambda cell, data: None) == 0
         data = (small_set if task == "graph" else small_graph)(dataset)
         return Run.open(cell.folder(tmp_path)), data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict
 from decimal import ROUND_HALF_UP, Decimal
@@ -150,7 +151,11 @@ def test_only_complete_settings_count_and_the_others_are_named():
 
 
 def test_an_aggregate_can_be_written(tmp_path):
-    write_json(tmp_path / "a.json", asdict(aggregate([[1, 2], [2, NAN], [3, 4]], "ab", "xyx", "a")))
+    result = aggregate([[1, 2], [2, NAN], [3, 4]], "ab", "xyx", "a")
+    write_json(tmp_path / "a.json", asdict(result))
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert [row["rank"] for row in written["rows"]] == [2.0, 1.0]
+    assert written["left_out"] == {"setting 2": ["b"]}
 
 
 @pytest.mark.parametrize(

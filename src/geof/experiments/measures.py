@@ -134,7 +134,8 @@ def measure_theory(run: Run, data: NodeGraph | GraphSet) -> dict[str, Any]:
     """Put the constants of Lemma 1 and Proposition 3 beside what the trained model does.
 
     Returns:
-        ``frames``, ``step`` and ``fixed_point``, each with bounds and observations.
+        ``frames``, ``step`` and ``fixed_point``, each with bounds and observations; ``None`` for a
+        bound beyond floating point.
     """
     opened = _open_nodes(run, data, "theory")
     with torch.no_grad():
@@ -155,7 +156,7 @@ def _trajectory(opened: Opened) -> list[CoupledState]:
     return states
 
 
-def _frames(model: GeoF, states: list[CoupledState]) -> dict[str, float]:
+def _frames(model: GeoF, states: list[CoupledState]) -> dict[str, float | None]:
     """Compare Lemma 1's bounds, Eqs. (17) and (18), with the frames of all nodes and steps."""
     bounds = frame_bounds(model.block_size, model.box)
     stretch = shrink = rate = 0.0
@@ -168,14 +169,10 @@ def _frames(model: GeoF, states: list[CoupledState]) -> dict[str, float]:
         "norm": stretch,
         "norm_bound": bounds.sigma_plus,
         "inverse_norm": shrink,
-        "inverse_norm_bound": 1 / bounds.sigma_minus if bounds.sigma_minus > 0 else _HUGE,
+        "inverse_norm_bound": 1 / bounds.sigma_minus if bounds.sigma_minus > 0 else None,
         "lipschitz": rate,
         "lipschitz_bound": bounds.kappa_L,
     }
-
-
-_HUGE = 1e308
-"""Stands for a bound beyond floating point in JSON, which knows no infinity."""
 
 
 def _frame_rate(one: Tensor, other: Tensor) -> float:
@@ -185,7 +182,7 @@ def _frame_rate(one: Tensor, other: Tensor) -> float:
     return float((frames[apart > 1e-9] / apart[apart > 1e-9]).max()) if apart.max() > 1e-9 else 0.0
 
 
-def _step(opened: Opened, states: list[CoupledState]) -> dict[str, float]:
+def _step(opened: Opened, states: list[CoupledState]) -> dict[str, float | None]:
     r"""Compare :math:`K` of Proposition 3 (ii) with ratios in :math:`d_\infty` that were observed.
 
     Perturbed are all states of the trajectory, along random directions and node by node.
@@ -204,7 +201,7 @@ def _step(opened: Opened, states: list[CoupledState]) -> dict[str, float]:
             observed = max(observed, _largest(following, after) / _largest(moved, state))
     return {
         "ratio": observed,
-        "ratio_bound": min(constants.step, _HUGE),
+        "ratio_bound": constants.step if math.isfinite(constants.step) else None,
         "feature_bound": 1.01 * feature_bound,
         "signature_bound": signature_bound,
     }

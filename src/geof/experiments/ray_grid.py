@@ -141,15 +141,28 @@ def _bring_home(ray: Any, done: Any, cell: Cell, grid: Grid, say: Callable[[str]
             write_json(folder / FAILURE, {"error": f"{type(error).__name__}: {error}"})
         say(f"{cell.row.name} split {cell.split} failed: {error}")
         return 1
-    # The result comes last: with it the cell counts as finished.
-    for name in sorted(outcome.files, key=lambda name: name == "result.json"):
-        path = folder / name
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, outcome.files[name])
+    _write_files(folder, outcome.files)
     for text in outcome.said:
         say(text)
     return int(outcome.failed)
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Bring a run folder home; where the disk is shared, all of it is there already.
+
+    What an earlier, unfinished attempt left here is not part of that run and goes.
+    """
+    finished = folder.is_dir() and read_result(folder) is not None
+    if not finished and folder.is_dir():
+        for path in folder.iterdir():
+            if path.is_file() and path.name[0] != "." and path.name not in files:
+                path.unlink()
+    # The result comes last: with it the cell counts as finished.
+    for name in sorted(files, key=lambda name: name == "result.json"):
+        path = folder / name
+        if not (finished and path.exists()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, files[name])
 
 
 def _ray(address: str | None, workers: int) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from geof.config import TaskKind
 from geof.data.catalogue import CATALOGUE
@@ -18,7 +18,6 @@ from geof.experiments.paper import Printed, paper_tables, printed
 from geof.settings import load_preset, merge, parse_words
 
 Setting: TypeAlias = tuple[TaskKind, str]
-Form: TypeAlias = Literal["bars", "lines", "none"]
 
 BLOCKS = (4, 8, 16, 32, 64)
 PROTOTYPES = (4, 8, 16, 32, 64)

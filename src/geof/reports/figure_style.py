@@ -44,6 +44,8 @@ HATCHES = ("", "////", "..", "\\\\\\\\", "xxx", "---", "++", "o", "|||")
 LONGEST_LABEL = 40
 """A longer label loses its middle, and an ellipsis says so."""
 GREY = "#666666"
+DOTS = {".svg": 110, ".png": 200}
+"""Dots per inch: of a PNG, and of the pictures inside an SVG, which would be most of its size."""
 STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans", "sans-serif"],  # ships with matplotlib: the same everywhere
     "font.size": 7.5,
@@ -139,7 +141,9 @@ def save(figure: Figure, folder: Path, name: str = "figure") -> tuple[Path, Path
     ):
         content = io.BytesIO()
         with _style():
-            figure.savefig(content, format=path.suffix[1:], dpi=200, metadata=metadata)
+            figure.savefig(
+                content, format=path.suffix[1:], dpi=DOTS[path.suffix], metadata=metadata
+            )
         write_atomically(path, content.getvalue())
     return paths
 

@@ -322,7 +322,7 @@ def _theory_of(request: Request, setting: Setting, measures: list[dict[str, Any]
     of = len(request.splits)
     bounds, observed, rows = [], [], []
     for label, (part, name) in BOUNDS.items():
-        limit = cell_of([m[part][f"{name}_bound"] for m in measures], of)
+        limit = _bound([m[part][f"{name}_bound"] for m in measures], of)
         seen = cell_of([m[part][name] for m in measures], of)
         rows.append(Row(label, (limit, seen)))
         bounds.append(limit.mean)
@@ -341,6 +341,13 @@ def _theory_of(request: Request, setting: Setting, measures: list[dict[str, Any]
         text=_fixed_point_text([m["fixed_point"] for m in measures]),
         figure=figures.comparison(list(BOUNDS), _numbers(bounds), _numbers(observed), "value"),
     )
+
+
+def _bound(values: Sequence[float | None], of: int) -> Cell:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return Cell(None, of=of, note="beyond floating point")
+    return cell_of(known, of)
 
 
 def _fixed_point_text(points: Sequence[Mapping[str, Any]]) -> str:
