@@ -10,7 +10,7 @@ from hypothesis import settings
 from torch import Tensor
 
 from geof.geometry import AdmissibleBox, num_coordinates
-from geof.model import CoupledState
+from geof.nn import CoupledState
 
 torch.set_num_threads(1)
 settings.register_profile("geof", derandomize=True, deadline=None, max_examples=40)

@@ -9,7 +9,7 @@ from torch_geometric.utils import to_undirected
 
 from geof.data.catalogue import CATALOGUE
 from geof.data.records import GraphSet, NodeGraph
-from geof.experiments import runner
+from geof_paper.grid import worker as runner
 
 SMALL_PRESET = {
     "epochs": 2,
@@ -60,7 +60,7 @@ def tiny(monkeypatch):
         return stand_in(name)
 
     monkeypatch.setattr(runner, "load", load)
-    monkeypatch.setattr("geof.reports.maps.load", load)
+    monkeypatch.setattr("geof_paper.render.maps.load", load)
     return loads
 
 

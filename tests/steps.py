@@ -6,13 +6,9 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from geof.geometry import (
-    AdmissibleBox,
-    JitterSchedule,
-    frame_from_coordinates,
-)
+from geof.geometry import AdmissibleBox, JitterSchedule, frame_from_coordinates
 from geof.kernels import BACKENDS, Neighbourhoods, StepSpec
-from geof.model import GeoFConv
+from geof.nn import GeoFConv
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIZES = st.integers(1, 3)  # block sizes and numbers of blocks

@@ -79,8 +79,8 @@ def test_commands_are_ones_the_parser_knows(document):
 
 def test_the_page_of_results_shows_what_is_recorded():
     """Renew it with ``geof results render``."""
-    from geof.experiments.page import render_page
-    from geof.experiments.results import read_records
+    from geof_paper.grid.records import read_records
+    from geof_paper.render.results_markdown import render_page
 
     remarks = (ROOT / "docs" / "results-remarks.md").read_text()
     page = render_page(read_records(ROOT / "results"), remarks)
@@ -88,8 +88,8 @@ def test_the_page_of_results_shows_what_is_recorded():
 
 
 def test_recorded_rows_were_made_by_the_presets_that_ship():
-    from geof.experiments.cells import Row, as_plain
-    from geof.experiments.results import read_records
+    from geof_paper.grid.cells import Row, as_plain
+    from geof_paper.grid.records import read_records
 
     def used(tree):
         if not isinstance(tree, dict):
@@ -102,7 +102,7 @@ def test_recorded_rows_were_made_by_the_presets_that_ship():
 
 
 def test_the_variants_table_is_complete():
-    from geof.config import VARIANTS
+    from geof.nn.settings import VARIANTS
 
     table = (ROOT / "README.md").read_text()
     for options in VARIANTS.values():
@@ -142,7 +142,7 @@ def test_reproduced_tables_come_from_the_records(command, tmp_path, monkeypatch)
 
 def test_the_page_of_what_was_reproduced_is_up_to_date(tmp_path):
     """Renew it with ``geof reproduce page --out docs/reproduced``."""
-    from geof.reports.markdown_page import markdown_page
+    from geof_paper.render.markdown_page import markdown_page
 
     page = ROOT / "docs" / "reproduced.md"
     remarks = (ROOT / "docs" / "reproduced-remarks.md").read_text()

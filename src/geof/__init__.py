@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 from geof.version import __version__
 
 if TYPE_CHECKING:
-    from geof.model.geof import GeoF
-    from geof.model.readout import GraphReadout, LinkReadout, NodeReadout
-    from geof.model.recurrence import GeoFConv
-    from geof.model.trace import GeoFState
+    from geof.nn.geof import GeoF
+    from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
+    from geof.nn.step import GeoFConv
+    from geof.nn.trace import GeoFState
     from geof.signature.structural import AddStructuralSignature, structural_signature
 
 _HOME = {
     "AddStructuralSignature": "geof.signature.structural",
-    "GeoF": "geof.model.geof",
-    "GeoFConv": "geof.model.recurrence",
-    "GeoFState": "geof.model.trace",
-    "GraphReadout": "geof.model.readout",
-    "LinkReadout": "geof.model.readout",
-    "NodeReadout": "geof.model.readout",
+    "GeoF": "geof.nn.geof",
+    "GeoFConv": "geof.nn.step",
+    "GeoFState": "geof.nn.trace",
+    "GraphReadout": "geof.nn.readout",
+    "LinkReadout": "geof.nn.readout",
+    "NodeReadout": "geof.nn.readout",
     "structural_signature": "geof.signature.structural",
 }
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.reports.runs import HOSTILE, RUNS, name, report
-from tests.reports.studies import write_records, write_studies
+from paper.tests.render.studies import write_records, write_studies
+from tests.report.runs import HOSTILE, RUNS, name, report
 
 pytestmark = pytest.mark.browser
 CANDIDATES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -11,7 +11,7 @@ import torch
 
 from geof.cli import main
 from geof.geometry import frame_from_coordinates
-from geof.training.prediction import Run
+from geof.training.predict import Run
 from tests.cli.conftest import PLAIN, train, write_tables
 
 

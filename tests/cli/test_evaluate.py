@@ -12,7 +12,7 @@ import torch
 from geof.cli import main
 from geof.data.tables import encode_new_graph
 from geof.training import link_metrics
-from geof.training.prediction import Run, evaluate_part, stored_task
+from geof.training.predict import Run, evaluate_part, stored_task
 
 
 def test_the_test_part_gives_the_recorded_metrics_in_a_new_process(any_run, geof):

@@ -31,7 +31,7 @@ KINDS = ["node", "link", "graph", "node, sampled"]
 # their state after every epoch instead of every ten seconds.
 SERVER = """
 import functools, json, os, sys
-import geof.cli.runs, geof.training.prediction, sklearn.metrics
+import geof.cli.runs, geof.training.predict, sklearn.metrics
 from geof.cli import main
 
 geof.training.Watch = functools.partial(geof.training.Watch, save_seconds=0)

@@ -9,7 +9,7 @@ import pytest
 
 from geof.cli import main
 from tests.cli.conftest import QUICK, write_tables
-from tests.reports.test_html import check
+from tests.report.test_html import check
 
 
 def report(run, *more) -> int:

@@ -16,7 +16,7 @@ import torch
 from geof.cli import main
 from geof.errors import DataError
 from geof.training import save_checkpoint
-from geof.training.prediction import Run
+from geof.training.predict import Run
 from tests.cli.conftest import PLAIN, QUICK, SMALL, write_tables
 
 LONG = [*PLAIN, "epochs=80", "model.dropout=0.3", *SMALL]

@@ -20,8 +20,8 @@ pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
 
 from geof.cli import main, runs
 from geof.cli import sweep as command
-from geof.experiments import sweep as module
 from geof.training import Plan
+from geof.training import sweep as module
 
 QUICK = ["--model", "gcn", "model.hidden_channels=8", "model.num_layers=1"]
 GRID = "learning_rate: [0.1, 0.01]\nmodel: {dropout: [0.0, 0.5]}\n"

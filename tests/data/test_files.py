@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from geof.data.files import write_json
 from geof.errors import DataError
+from geof.io import write_json
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):

@@ -16,13 +16,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
 from geof.data.assembly import undirected_edges
-from geof.data.formats import (
-    from_networkx,
-    from_npz,
-    from_pyg,
-    from_pyg_list,
-    to_npz,
-)
+from geof.data.formats import from_networkx, from_npz, from_pyg, from_pyg_list, to_npz
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 
 X = np.array([[1, 0], [0, 0.5], [0, 2], [0, 0]])

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from geof.data.columns import ColumnEncoder
 from geof.data.table_files import read_table
-from geof.data.tables import (
-    encode_new_graph,
-    encode_new_nodes,
-    read_node_table,
-    read_pairs,
-)
+from geof.data.tables import encode_new_graph, encode_new_nodes, read_node_table, read_pairs
 from geof.errors import ConfigError, DataError, ShapeError
 
 NODES = """id,age,town,species

@@ -30,13 +30,8 @@ from geof.kernels import (
     resolve_backend,
 )
 from geof.kernels.library import LARGEST_BLOCK, LEVELS, find_library
-from geof.model.evolution import evolve_coordinates
-from geof.testing import (
-    assert_compiles,
-    assert_no_less_accurate,
-    assert_same,
-    values_and_gradients,
-)
+from geof.nn.controller import evolve_coordinates
+from geof.testing import assert_compiles, assert_no_less_accurate, assert_same, values_and_gradients
 from tests.graphs import random_sample
 
 needs_native = pytest.mark.skipif(

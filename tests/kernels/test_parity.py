@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from geof import GeoF
-from geof.config import VARIANTS
 from geof.kernels import BACKENDS
+from geof.nn.settings import VARIANTS
 from geof.testing import assert_no_less_accurate, assert_same, values_and_gradients
 from tests.graphs import Sample, random_sample
 

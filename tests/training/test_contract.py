@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from geof.baselines.contract import Encoding, Outputs
 from geof.errors import ConfigError
+from geof.methods.interface import Encoding, Outputs
+from geof.methods.registry import Encoder
 from geof.training import ENCODERS, Experiment, Plan, TrainSettings, Watch, fit
-from geof.training.networks import Encoder
 from geof.training.settings import PretrainSettings
 from tests.training.toys import TASKS, node_task
 

@@ -12,7 +12,7 @@ from geof import GeoF
 from geof.errors import NonFiniteError
 from geof.training import Experiment, TrainSettings, Watch, fit
 from geof.training.diagnosis import diagnose
-from geof.training.prediction import Run
+from geof.training.predict import Run
 from tests.training.toys import FRAGILE, TASKS, graph_task, node_task
 
 SETTINGS = TrainSettings(epochs=9, learning_rate=0.02)

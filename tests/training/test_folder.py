@@ -7,7 +7,7 @@ import json
 import pytest
 
 from geof.errors import ConfigError, DataError
-from geof.training.folder import LOCK, locked, read_config, read_result, settle_config
+from geof.training.run_folder import LOCK, locked, read_config, read_result, settle_config
 
 CONFIG = {
     "dataset": "toy",

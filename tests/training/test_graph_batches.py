@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from geof.baselines.contract import Outputs
+from geof.data.signatures import SignatureSettings
 from geof.errors import ConfigError
-from geof.signature import SignatureSettings, structural_signature
+from geof.methods.interface import Outputs
+from geof.signature import structural_signature
 from geof.training import BatchSettings, Experiment, GraphTask, TrainSettings
 from geof.training.graph_batches import PackedGraphs, select_rows
 from tests.graphs import random_sample

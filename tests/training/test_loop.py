@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 
-from geof.baselines.contract import Outputs
 from geof.data.link_splits import LeakError, random_link_split
 from geof.data.records import GraphSet
+from geof.data.signatures import SignatureSettings
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError
-from geof.signature import SignatureSettings
+from geof.methods.interface import Outputs
 from geof.training import (
     BatchSettings,
     Experiment,
@@ -27,7 +27,7 @@ from geof.training import (
     fit,
     load_checkpoint,
 )
-from geof.training.networks import NetworkSpec
+from geof.training.network import NetworkSpec
 from tests.training.toys import (
     FRAGILE,
     SAMPLED_TASKS,

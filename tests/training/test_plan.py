@@ -12,10 +12,10 @@ from torch_geometric.data import Data
 from geof import GeoF
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError
-from geof.settings import dump_settings, read_settings
 from geof.training import Plan, TrainSettings, run_experiment
 from geof.training.plan import metric_of
 from geof.training.settings import BatchSettings
+from geof.yaml_options import dump_settings, read_settings
 from tests.training.toys import graph_set, node_graph
 
 

@@ -16,8 +16,8 @@ import torch
 
 from geof.errors import ConfigError, DataError, StoppedError
 from geof.training import BatchSettings, Network, TrainSettings, Watch, fit
-from geof.training.folder import LOCK
-from geof.training.prediction import Run
+from geof.training.predict import Run
+from geof.training.run_folder import LOCK
 from geof.training.state import CURRENT, PREVIOUS
 from tests.training.toys import FRAGILE, graph_task, link_task, node_task
 

@@ -10,8 +10,8 @@ from torch_geometric.utils import to_undirected
 
 from geof.data.link_splits import random_link_split
 from geof.data.records import GraphSet, NodeGraph
+from geof.data.signatures import SignatureSettings
 from geof.data.splits import GraphSplit, random_node_split
-from geof.signature import SignatureSettings
 from geof.training import BatchSettings, GraphTask, LinkTask, NodeTask
 from tests.graphs import random_sample
 

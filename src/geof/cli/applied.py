@@ -23,7 +23,7 @@ from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from geof.data.records import GraphSet, NodeGraph
-    from geof.training.prediction import Run
+    from geof.training.predict import Run
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ def _read_tables(options: argparse.Namespace, run: Run) -> NodeGraph:
 def _take_own_source(options: argparse.Namespace, run: Run) -> None:
     """Let the run's ``settings.yaml`` name the data unless a flag does."""
     from geof.cli.runs import apply_source, names_source
-    from geof.settings import read_settings
+    from geof.yaml_options import read_settings
 
     if names_source(options):
         return
@@ -145,7 +145,7 @@ def say_notes(options: argparse.Namespace, run: Run, notes: Iterable[str]) -> No
 
 def write_table(out: Path, table: dict[str, list[Any]]) -> None:
     """Write columns as CSV or Parquet, as the name says."""
-    from geof.data.files import write_atomically
+    from geof.io import write_atomically
 
     if out.suffix == ".parquet":
         write_atomically(out, _parquet(table))

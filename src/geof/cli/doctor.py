@@ -38,6 +38,7 @@ def examine() -> dict[str, Any]:
 
     from geof.kernels import BACKENDS, resolve_backend
     from geof.kernels.library import find_library
+    from geof.machine import processor
     from geof.version import __version__
 
     finding = find_library()
@@ -48,7 +49,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_geometric": torch_geometric.__version__,
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "native kernels": finding.reason,
         "native library": None if library is None else str(library.path),
@@ -90,18 +91,6 @@ def _why(native: bool, reason: str) -> str:
             "up to 32; anything else goes to 'torch'"
         )
     return f"the native kernels are {reason}; 'torch' computes the same numbers, more slowly"
-
-
-def _processor() -> str:
-    import platform
-    from pathlib import Path
-
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _differences() -> dict[str, float]:

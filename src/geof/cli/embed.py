@@ -19,7 +19,7 @@ from geof.cli.applied import (
 from geof.errors import DataError
 
 if TYPE_CHECKING:
-    from geof.training.prediction import Embeddings
+    from geof.training.predict import Embeddings
 
 _SUFFIXES = (".csv", ".parquet", ".npz")
 
@@ -45,7 +45,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read run and data, embed, write the file."""
     from geof.data.records import GraphSet
-    from geof.training.prediction import Run, embed_graphs, embed_nodes
+    from geof.training.predict import Run, embed_graphs, embed_nodes
 
     require_output(options, _SUFFIXES)
     opened = Run.open(options.path)
@@ -75,7 +75,7 @@ def _table_of(found: Embeddings) -> dict[str, list[Any]]:
 def _write_arrays(out: Path, found: Embeddings) -> None:
     import numpy as np
 
-    from geof.data.files import write_atomically
+    from geof.io import write_atomically
 
     ids = np.array(found.ids, dtype=str)
     if ids.tolist() != list(found.ids):

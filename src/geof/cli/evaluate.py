@@ -32,7 +32,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read run and data, score the part, print the metrics."""
-    from geof.training.prediction import Run, evaluate_part
+    from geof.training.predict import Run, evaluate_part
 
     opened = Run.open(options.path)
     data = read_data(options, opened, labelled=True)

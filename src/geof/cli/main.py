@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
-from geof.cli import (
-    bench,
-    data,
-    demo,
-    doctor,
-    embed,
-    evaluate,
-    predict,
-    report,
-    reproduce,
-    results,
-    sweep,
-    train,
-)
 from geof.errors import GeofError
+from geof.plugins import COMMANDS, INSTALL_PAPER, PAPER_COMMANDS, entry_points
 from geof.version import __version__
+
+OWN = ("demo", "data", "train", "sweep", "evaluate", "predict", "embed", "report", "doctor")
+"""The library's commands, one module of this package each."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Return the parser of all commands, those of installed packages among them."""
     parser = argparse.ArgumentParser(
         prog="geof",
         description="Graph neural networks whose nodes carry a learned, evolving geometry.",
     )
     parser.add_argument("--version", action="version", version=f"geof {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    applied = (evaluate, predict, embed, report)
-    for module in (demo, data, train, sweep, *applied, reproduce, results, bench, doctor):
-        module.add_command(commands)
+    for name in OWN:
+        importlib.import_module(f"geof.cli.{name}").add_command(commands)
+    installed = entry_points(COMMANDS)
+    for entry in installed.values():
+        entry.load().add_command(commands)
+    for name, text in PAPER_COMMANDS.items():
+        if name not in installed:
+            _add_absent(commands, name, text)
     return parser
 
 
@@ -52,3 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("geof: interrupted", file=sys.stderr)
         return 130
     return code
+
+
+def _add_absent(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
+) -> None:
+    """Add a command that says where it is to be had."""
+
+    def run(options: argparse.Namespace) -> int:
+        raise GeofError(
+            f"Expected an installed command (got {name!r}, which is part of geof-paper). Install "
+            f"it with: {INSTALL_PAPER}"
+        )
+
+    parser = commands.add_parser(name, help=f"{text} (needs geof-paper)", add_help=False)
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=run)

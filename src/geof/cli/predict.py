@@ -22,7 +22,7 @@ from geof.errors import ConfigError
 if TYPE_CHECKING:
     from geof.data.records import GraphSet, NodeGraph
     from geof.data.tables import EdgeOptions
-    from geof.training.prediction import Run
+    from geof.training.predict import Run
 
 _SUFFIXES = (".csv", ".parquet")
 
@@ -50,7 +50,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read run and data, predict, write the table."""
-    from geof.training.prediction import Run
+    from geof.training.predict import Run
 
     require_output(options, _SUFFIXES)
     opened = Run.open(options.path)
@@ -85,7 +85,7 @@ def _predict(
     pair_options: EdgeOptions,
 ) -> dict[str, list[Any]]:
     from geof.data.records import GraphSet
-    from geof.training.prediction import (
+    from geof.training.predict import (
         node_ids,
         predict_graphs,
         predict_nodes,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from geof.cli.applied import read_data
 from geof.cli.arguments import add_source_arguments
 from geof.errors import ConfigError, DataError, GeofError
+from geof.plugins import INSTALL_PAPER, PAGES, entry_points
 
 if TYPE_CHECKING:
     from geof.data.records import GraphSet, NodeGraph
     from geof.training import Task
-    from geof.training.prediction import Run
+    from geof.training.predict import Run
 
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
@@ -68,11 +69,11 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Collect, render, write."""
     out = _output(options)
-    page = _page(options)
-    from geof.data.files import write_atomically
-    from geof.reports.html import render
+    page, script = _page(options)
+    from geof.io import write_atomically
+    from geof.report.html import render
 
-    content = render(page).encode()
+    content = render(page, script).encode()
     write_atomically(out, content)
     missing = page.get("missing") or []
     if options.json:
@@ -108,25 +109,30 @@ def _output(options: argparse.Namespace) -> Path:
     return out
 
 
-def _page(options: argparse.Namespace) -> dict[str, Any]:
+def _page(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return the page's content and the script it brings beside that of a run's page."""
     if (options.path / "config.json").is_file():
-        return _run_page(options)
-    from geof.reports.results_page import results_page
-
+        return _run_page(options), ""
     for flag in ("node", "graph"):
         if getattr(options, flag):
             raise ConfigError(
                 f"Expected a run folder for '--{flag}' (got '{options.path}', which holds no "
                 "config.json)."
             )
-    return results_page(options.path)
+    for entry in entry_points(PAGES).values():
+        made: tuple[dict[str, Any], str] = entry.load()(options.path)
+        return made
+    raise DataError(
+        f"Expected a run folder, with config.json (got '{options.path}'). Pages of recorded results "
+        f"are part of geof-paper; install it with: {INSTALL_PAPER}"
+    )
 
 
 def _run_page(options: argparse.Namespace) -> dict[str, Any]:
     from geof.cli.runs import names_source
-    from geof.reports.run_page import run_page
-    from geof.reports.run_views import Wanted
-    from geof.training.prediction import Run, stored_task
+    from geof.report.run_page import run_page
+    from geof.report.run_views import Wanted
+    from geof.training.predict import Run, stored_task
 
     wanted = Wanted(tuple(options.node), tuple(options.graph), options.map)
     named = names_source(options)  # who names data wants to hear what is wrong with them

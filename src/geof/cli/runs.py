@@ -10,20 +10,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from geof.cli.arguments import SOURCE_FLAGS, SOURCES, read_training_data
-from geof.config import TaskKind, require_option, require_positive
 from geof.data.columns import ColumnEncoder
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, nearest
-from geof.settings import (
-    default_preset,
-    dump_settings,
-    load_preset,
-    merge,
-    parse_words,
-    read_settings,
-)
+from geof.methods.interface import TaskKind
+from geof.methods.presets import default_preset, load_preset
+from geof.methods.registry import method_options
+from geof.options import require_option, require_positive
 from geof.training import Experiment, Plan, Task
-from geof.training.networks import encoder_options
+from geof.yaml_options import dump_settings, merge, parse_words, read_settings
 
 RUN_KEYS = ("task", "encoder", "preset", "split", "folds")
 """What a settings file may say about the run itself, beside ``data`` and the settings."""
@@ -79,7 +74,7 @@ def prepare(options: argparse.Namespace) -> Request:
     _apply_run_keys(options, tree)
     words = parse_words(options.settings)
     encoder = options.model or "geof"
-    encoder_options(encoder, {})  # before its presets are looked for
+    method_options(encoder, {})  # before its presets are looked for
     preset = options.preset or default_preset(encoder)
     default = options.task or ("graph" if options.molecules else "node")
     # Mistakes in the settings are told before the data are read, which may take a while.

@@ -28,8 +28,8 @@ from geof.errors import ConfigError, DataError, GeofError, StoppedError
 
 if TYPE_CHECKING:
     from geof.cli.runs import Request
-    from geof.experiments.sweep import Finished, Subject, Sweep, SweepSettings
     from geof.training import Plan
+    from geof.training.sweep import Finished, Subject, Sweep, SweepSettings
 
 ORDER = "sweep.json"
 """Written last when a study is made: a folder without it is none."""
@@ -80,7 +80,7 @@ class Order:
 
     def search(self) -> SweepSettings:
         """Return how to search."""
-        from geof.experiments.sweep import SweepSettings
+        from geof.training.sweep import SweepSettings
 
         return SweepSettings(self.trials, tuple(self.splits), self.sampler, self.seed)
 
@@ -119,7 +119,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make or open the study, work on it alone or with workers, print the result."""
-    from geof.experiments.sweep import load_optuna
+    from geof.training.sweep import load_optuna
 
     load_optuna()  # or say how to install it, before anything is read
     if options.worker is not None and options.resume is not None:
@@ -170,8 +170,8 @@ def _prepare(
 ) -> tuple[Order, dict[str, str], Subject | None]:
     """Read and check everything; nothing is written yet."""
     from geof.cli.runs import prepare
-    from geof.experiments.space import Space
-    from geof.settings import dump_settings, read_settings
+    from geof.training.space import Space
+    from geof.yaml_options import dump_settings, read_settings
 
     if options.space is None:
         raise ConfigError("Expected 'SPACE.yaml', the settings to search (got none).")
@@ -212,7 +212,8 @@ def _order(options: argparse.Namespace, splits: list[str], request: Request) -> 
 
 def _says_seed(options: argparse.Namespace, given: dict[str, Any], request: Request) -> bool:
     """Return whether the user or a preset set a seed; otherwise it is the split's number."""
-    from geof.settings import load_preset, merge, parse_words
+    from geof.methods.presets import load_preset
+    from geof.yaml_options import merge, parse_words
 
     plan = request.plan
     preset = load_preset(plan.encoder, plan.preset, plan.task, request.data.name)
@@ -229,7 +230,7 @@ def _splits(options: argparse.Namespace, given: dict[str, Any]) -> list[str]:
 def _subject(
     request: Request, options: argparse.Namespace, own_seed: bool, *, keep_seed: bool
 ) -> Subject:
-    from geof.experiments.sweep import Subject
+    from geof.training.sweep import Subject
 
     subject = Subject(
         data=request.data,
@@ -246,7 +247,7 @@ def _subject(
 def _settings_yaml(request: Request, plan: Plan, *, seed: bool) -> str:
     """Return a settings file; without a seed, a run takes the number of its split."""
     from geof.cli.runs import RUN_KEYS
-    from geof.settings import dump_settings
+    from geof.yaml_options import dump_settings
 
     tree = plan.tree()
     if not seed:
@@ -258,10 +259,10 @@ def _settings_yaml(request: Request, plan: Plan, *, seed: bool) -> str:
 def _open(folder: Path, order: Order) -> Sweep:
     """Open the study; its data are not needed for that."""
     from geof.cli.runs import RUN_KEYS
-    from geof.experiments.space import Space
-    from geof.experiments.sweep import Sweep
-    from geof.settings import read_settings
     from geof.training import Plan
+    from geof.training.space import Space
+    from geof.training.sweep import Sweep
+    from geof.yaml_options import read_settings
 
     tree = read_settings(folder / "settings.yaml")
     del tree["data"]
@@ -273,7 +274,7 @@ def _open(folder: Path, order: Order) -> Sweep:
 def _read_again(options: argparse.Namespace) -> Subject:
     """Read the data of a study begun before."""
     from geof.cli.runs import prepare
-    from geof.settings import read_settings
+    from geof.yaml_options import read_settings
 
     folder: Path = options.resume
     options.config = folder / "settings.yaml"
@@ -327,7 +328,7 @@ def _extend(options: argparse.Namespace) -> Order:
 
 def _settle(folder: Path, order: Order, files: dict[str, str]) -> None:
     """Write what the study is, or check that the one there is the same."""
-    from geof.data.files import write_atomically
+    from geof.io import write_atomically
 
     if (folder / ORDER).exists():
         before = replace(Order.read(folder), trials=order.trials, workers=order.workers)
@@ -344,7 +345,7 @@ def _settle(folder: Path, order: Order, files: dict[str, str]) -> None:
 
 
 def _write_order(folder: Path, order: Order) -> None:
-    from geof.data.files import write_json
+    from geof.io import write_json
 
     write_json(folder / ORDER, asdict(order))
 
@@ -509,7 +510,7 @@ class _Screen:
 
     def result(self, sweep: Sweep, order: Order) -> int:
         """Print the best trial; return the exit code."""
-        from geof.experiments.sweep import best_of
+        from geof.training.sweep import best_of
 
         finished = sweep.finished()
         best = best_of(finished)

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     from geof.cli.runs import prepare
     from geof.errors import ConfigError
-    from geof.experiments.results import note_machine
+    from geof.machine import note_machine
     from geof.training import Watch, run_experiment
 
     if options.resume is not None:

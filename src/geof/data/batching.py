@@ -16,9 +16,9 @@ import torch_geometric.typing
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.config import require_positive
 from geof.data.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
+from geof.options import require_positive
 
 ALL = -1
 """The fanout that takes every neighbour."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from geof.config import require_positive
+from geof.options import require_positive
 
 
 def digits_graph(neighbours: int = 8) -> Data:

@@ -37,9 +37,9 @@ from geof.data.assembly import (
     node_graph,
     undirected_edges,
 )
-from geof.data.files import write_atomically
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import DataError, DtypeError, ShapeError, nearest
+from geof.io import write_atomically
 
 _MATRIX_PARTS = ("data", "indices", "indptr", "shape")
 _NPZ_KEYS = {"x", "edge_index", "y", "labels", "class_names", "node_ids", "node_names"}

@@ -21,20 +21,8 @@ from torch_geometric.data import Data
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build, raw_digests
 from geof.data.catalogue import Benchmark, find, resolve_data_root
-from geof.data.molecules import (
-    ATOM_SIZES,
-    BOND_SIZES,
-    one_hot,
-    parse_smiles,
-    rdkit_version,
-)
-from geof.data.raw_files import (
-    Integers,
-    read_table,
-    reading,
-    require_indices,
-    undirected,
-)
+from geof.data.molecules import ATOM_SIZES, BOND_SIZES, one_hot, parse_smiles, rdkit_version
+from geof.data.raw_files import Integers, read_table, reading, require_indices, undirected
 from geof.data.records import GraphSet
 from geof.errors import DataError
 

@@ -28,14 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.config import require_positive
-from geof.data.draws import (
-    Integers,
-    raw_permutation,
-    raw_stream,
-    run_starts,
-    sorted_unique,
-)
+from geof.data.draws import Integers, raw_permutation, raw_stream, run_starts, sorted_unique
 from geof.data.split_files import (
     DatasetIdentity,
     digest_of,
@@ -45,6 +38,7 @@ from geof.data.split_files import (
 )
 from geof.data.splits import require_shares
 from geof.errors import DataError, DtypeError, ShapeError
+from geof.options import require_positive
 
 _EDGES, _HELD_OUT_NEGATIVES, _TRAINING_NEGATIVES = range(3)  # one random stream each
 

@@ -203,8 +203,8 @@ def write_splits(
         data_root: Folder of raw files.
     """
     from geof.data.catalogue import load
-    from geof.data.files import write_json
     from geof.data.split_files import DatasetIdentity
+    from geof.io import write_json
 
     rows = []
     for benchmark in _chosen(names):

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.data.files import write_atomically
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import DataError
+from geof.io import write_atomically
 
 _FORMAT = 1
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geof.config import require_positive
 from geof.data.draws import Integers, raw_permutation, raw_stream
 from geof.data.split_files import (
     DatasetIdentity,
@@ -21,6 +20,7 @@ from geof.data.split_files import (
     write_split_file,
 )
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
+from geof.options import require_positive
 
 SEEDS = tuple(range(10))
 """The seeds of the ten splits a reported mean is taken over (paper, section 4.1)."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from geof.config import require_number
 from geof.errors import ConfigError
 from geof.geometry.log_triangular import block_size_of
+from geof.options import require_number
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from geof.config import require_number, require_positive
-from geof.errors import (
-    DtypeError,
-    NonFiniteError,
-    NotPositiveDefiniteError,
-    NumericalWarning,
-)
+from geof.errors import DtypeError, NonFiniteError, NotPositiveDefiniteError, NumericalWarning
 from geof.geometry.log_triangular import coordinates_from_frame, require_square
+from geof.options import require_number, require_positive
 
 
 @dataclass(frozen=True)

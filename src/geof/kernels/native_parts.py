@@ -93,13 +93,11 @@ class EdgePlan(NamedTuple):
 
 def edge_plan(edges: Neighbourhoods) -> EdgePlan:
     """Return the rows of these neighbourhoods, made at the first call."""
-    if torch.compiler.is_compiling():
+
+    def build() -> EdgePlan:
         return EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
-    kept = edges.kept.get("native")
-    if kept is None:
-        kept = EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
-        edges.kept["native"] = kept
-    return kept
+
+    return build() if torch.compiler.is_compiling() else edges.cached(EdgePlan, build)
 
 
 @torch.library.custom_op("geof::edge_plan", mutates_args=())

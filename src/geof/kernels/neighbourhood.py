@@ -6,12 +6,13 @@ one self-loop whether or not the input lists it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from geof.caching import Cache, T
 from geof.errors import DataError, DtypeError, ShapeError
 
 
@@ -29,14 +30,14 @@ class Neighbourhoods:
         num_nodes: ``n``.
         active: ``(E,)`` bool or ``None`` for all. Repeated edges are inactive instead of absent
             while ``torch.compile`` traces, because shapes must not depend on values there.
-        kept: What a backend derived from the edges, kept for the steps to come.
+        cache: What was derived from the edges, for the steps to come.
     """
 
     source: Tensor
     target: Tensor
     num_nodes: int
     active: Tensor | None = None
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    cache: Cache = field(default_factory=Cache, repr=False, compare=False)
 
     @classmethod
     def from_edge_index(
@@ -71,6 +72,10 @@ class Neighbourhoods:
     def edge_index(self) -> Tensor:
         """``(2, E)``, self-loops included, in the canonical order."""
         return torch.stack([self.source, self.target])
+
+    def cached(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Return what ``build`` made of these edges the first time it was asked for."""
+        return self.cache.cached(key, build)
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum per-edge ``values`` ``(E, ...)`` over each target's neighbourhood: ``(n, ...)``."""

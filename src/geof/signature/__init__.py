@@ -1,6 +1,5 @@
 """The fixed structural signature of a node (paper, section 3 "Problem Setup")."""
 
-from geof.signature.kept import SignatureSettings, kept_signature
 from geof.signature.structural import (
     AddStructuralSignature,
     StructuralSignature,
@@ -9,8 +8,6 @@ from geof.signature.structural import (
 
 __all__ = [
     "AddStructuralSignature",
-    "SignatureSettings",
     "StructuralSignature",
-    "kept_signature",
     "structural_signature",
 ]

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from geof.data.files import write_atomically
 from geof.errors import DataError
+from geof.io import write_atomically
 from geof.version import __version__
 
 _HEADER = "geof"

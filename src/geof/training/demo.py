@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from geof.data import covariance_graph, digits_graph, random_node_split
-from geof.data.files import write_json
 from geof.data.records import NodeGraph
-from geof.training.loop import Result, Watch, fit
+from geof.io import write_json
 from geof.training.settings import TrainSettings
 from geof.training.state import EpochReport
 from geof.training.tasks import NodeTask
+from geof.training.trainer import Result, Watch, fit
 
 # One step with weights so nearly uniform that they tell nothing: the setting of Proposition 2.
 _UNIFORM = {"steps": 1, "temperature": 1e6, "structure_aware": False}

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from geof.errors import GeofError
-from geof.model import GeoF
-from geof.model.graph_inputs import GraphInputs
-from geof.model.inputs import all_finite
-from geof.training.networks import GeoFEncoder, Network
+from geof.methods.geof import GeoFEncoder
+from geof.methods.interface import GraphInputs
+from geof.nn import GeoF
+from geof.nn.inputs import all_finite
+from geof.training.network import Network
 
 
 @dataclass(frozen=True)

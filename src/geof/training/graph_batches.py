@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.model.graph_inputs import GraphInputs
-from geof.signature import SignatureSettings, StructuralSignature, kept_signature
+from geof.caching import Cache
+from geof.data.signatures import SignatureSettings, kept_signature
+from geof.methods.interface import GraphInputs
+from geof.signature import StructuralSignature
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +24,14 @@ class PackedGraphs:
         edge_index: ``(2, E)``, nodes numbered within their own graph.
         first_node: ``(G + 1,)``; the nodes of graph ``g`` are ``first_node[g]`` and following.
         first_edge: ``(G + 1,)``, likewise.
-        kept: What methods derived from each graph, for all batches it appears in.
+        caches: What methods derived from each graph, for all batches it appears in.
     """
 
     x: Tensor
     edge_index: Tensor
     first_node: Tensor
     first_edge: Tensor
-    kept: tuple[dict[str, Any], ...]
+    caches: tuple[Cache, ...]
 
     @classmethod
     def pack(cls, graphs: Sequence[Data]) -> PackedGraphs:
@@ -41,7 +42,7 @@ class PackedGraphs:
             edge_index=torch.cat([graph.edge_index for graph in graphs], dim=1),
             first_node=_starts([graph.num_nodes for graph in graphs]),
             first_edge=_starts([graph.edge_index.size(1) for graph in graphs]),
-            kept=tuple({} for _ in graphs),
+            caches=tuple(Cache() for _ in graphs),
         )
 
     def __len__(self) -> int:
@@ -69,7 +70,7 @@ class PackedGraphs:
             signature.index_select(0, nodes),
             torch.repeat_interleave(torch.arange(len(chosen)), sizes),
             len(chosen),
-            kept=[self.kept[i] for i in chosen.tolist()],
+            caches=[self.caches[i] for i in chosen.tolist()],
         )
 
 

@@ -9,18 +9,18 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from geof.config import TaskKind
 from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import random_link_split
 from geof.data.records import GraphSet, NodeGraph
+from geof.data.signatures import SignatureSettings
 from geof.data.splits import GraphSplit, random_node_split, stratified_folds
 from geof.errors import ConfigError, nearest
-from geof.signature import SignatureSettings
-from geof.training.loop import Experiment
-from geof.training.networks import encoder_options, readout_options
+from geof.methods.interface import TaskKind
+from geof.methods.registry import method_options, readout_options
 from geof.training.settings import BatchSettings, PretrainSettings, TrainSettings
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Task
+from geof.training.trainer import Experiment
 
 SECTIONS = ("model", "readout", "signature", "pretraining")
 _TRAINING = tuple(f.name for f in fields(TrainSettings))
@@ -33,7 +33,7 @@ class Plan:
 
     Attributes:
         task: Node, link or graph.
-        encoder: A key of :data:`geof.training.networks.ENCODERS`.
+        encoder: A key of :data:`geof.methods`.
         preset: Where the settings come from, for the record.
         split: Number of the split or fold, or ``"scaffold"``.
         folds: Into how many folds graphs are divided.
@@ -102,7 +102,7 @@ class Plan:
             folds=folds,
             training=TrainSettings.from_options(training),
             batches=BatchSettings(**{key: tree[key] for key in _BATCHES if key in tree}),
-            model=encoder_options(encoder, sections["model"]),
+            model=method_options(encoder, sections["model"]),
             readout=readout_options(encoder, task, sections["readout"]),
             signature=SignatureSettings.from_options(sections["signature"]),
             pretraining=PretrainSettings.from_options(sections["pretraining"]),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from geof.config import known_options, require_number, require_option, require_positive
 from geof.errors import ConfigError
+from geof.options import known_options, require_number, require_option, require_positive
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from geof.errors import DataError
 from geof.training.checkpoint import load_tensors, read_tensors, write_tensors
-from geof.training.networks import Network
+from geof.training.network import Network
 
 CURRENT = "training_state.safetensors"
 PREVIOUS = "training_state.previous.safetensors"

@@ -1,7 +1,7 @@
 """The three tasks under one contract: losses to step on, and scores of a held-out part.
 
 A task knows its data, its split and its protocol (60/20/20 of nodes, 80/5/15 of edges, folds of
-graphs); it knows nothing of the model beyond :class:`~geof.training.networks.Network`.
+graphs); it knows nothing of the model beyond :class:`~geof.training.network.Network`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,19 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from geof.baselines.contract import Encoding, HasPretext, TrainingView
-from geof.config import TaskKind
 from geof.data.batching import NeighbourBatch, NeighbourSampler
 from geof.data.draws import raw_permutation, raw_stream
 from geof.data.link_splits import LinkSplit, check_no_leak
 from geof.data.records import GraphSet, NodeGraph
+from geof.data.signatures import SignatureSettings, kept_signature
 from geof.data.split_files import DatasetIdentity
 from geof.data.splits import IndexSplit
 from geof.errors import ConfigError, DataError
-from geof.model.graph_inputs import GraphInputs
-from geof.signature import SignatureSettings, StructuralSignature, kept_signature
+from geof.methods.interface import Encoding, GraphInputs, HasPretext, TaskKind, TrainingView
+from geof.signature import StructuralSignature
 from geof.training.graph_batches import PackedGraphs, select_rows
-from geof.training.networks import Network
-from geof.training.objectives import (
-    accuracy,
-    graph_loss,
-    link_loss,
-    link_metrics,
-    node_loss,
-    roc_auc,
-)
+from geof.training.metrics import accuracy, graph_loss, link_loss, link_metrics, node_loss, roc_auc
+from geof.training.network import Network
 from geof.training.settings import BatchSettings
 
 Part: TypeAlias = Literal["validation", "test"]

@@ -1,0 +1,1 @@
+"""The paper's workspace: compared methods, studies, recorded results, benchmarks of speed."""

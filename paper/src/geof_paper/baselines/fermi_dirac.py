@@ -1,0 +1,49 @@
+r"""The Fermi-Dirac decoder in a flat chart.
+
+.. math::
+    p_{uv} = \frac{1}{e^{(d_{uv}^2 - r) / t} + 1}, \qquad
+    \operatorname{logit}_{uv} = \frac{r - d_{uv}^2}{t}, \qquad
+    d_{uv}^2 = \|z_u - z_v\|^2
+
+with radius :math:`r` and temperature :math:`t`. Reference: Krioukov et al., "Hyperbolic geometry of
+complex networks", Physical Review E 2010, as decoder in Chami et al., "Hyperbolic Graph
+Convolutional Neural Networks", NeurIPS 2019. Evidence: the equation and the values 2 and 1 from
+source. It has no parameters; where the geometry of a method is flat, its squared distance is the
+Euclidean one of the chart.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from geof.errors import ShapeError
+from geof.methods.interface import Encoding, GraphInputs
+from geof.options import require_number
+
+
+class FermiDiracReadout(nn.Module):
+    r"""One logit per pair from the squared Euclidean distance of the states.
+
+    Args:
+        in_channels: Width of the states; there is nothing to learn, so it is not read.
+        radius: :math:`r`, the squared distance at which an edge is as likely as none.
+        temperature: :math:`t > 0`.
+    """
+
+    def __init__(self, in_channels: int, *, radius: float = 2.0, temperature: float = 1.0) -> None:
+        super().__init__()
+        require_number("radius", radius)
+        require_number("temperature", temperature, above=0)
+        self.radius, self.temperature = radius, temperature
+
+    def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Tensor:
+        """Return the logits of ``pairs`` ``(2, P)``."""
+        if pairs.dim() != 2 or pairs.size(0) != 2:
+            raise ShapeError(
+                f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
+                "Sources stand in the first row, as in edge_index."
+            )
+        states = encoding.states
+        # index_select sums its gradient in a fixed order.
+        difference = states.index_select(0, pairs[0]) - states.index_select(0, pairs[1])
+        return (self.radius - difference.square().sum(-1)) / self.temperature

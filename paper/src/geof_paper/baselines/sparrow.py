@@ -1,0 +1,186 @@
+r"""SPARROW: a contrastive method with one network, one projection and nothing else.
+
+.. math::
+    H = \operatorname{GNN}(X, A), \qquad Z = \operatorname{MLP}(H), \qquad
+    \theta(a, b) = e^{\cos(a, b) / \tau}
+
+A node's state and its projection are the positive pair, all other states and projections are
+negatives:
+
+.. math::
+    \ell(h_i) = -\log \frac{\theta(h_i, z_i)}{\sum_j \theta(h_i, z_j)
+    + \sum_{j \ne i} \theta(h_i, h_j)}, \qquad
+    L = \frac{1}{2n} \sum_i \ell(h_i) + \ell(z_i),
+
+:math:`\ell(z_i)` with the roles exchanged. With :math:`C = [H; Z]` both denominators are sums over
+all rows of :math:`C` but the own one, which :mod:`geof_paper.baselines.contrast` takes in blocks.
+
+Reference: Lin, Lyu, Cai, Wang, Wang, Yang, "Simplified Graph Contrastive Learning Model Without
+Augmentation", TKDE 37(10), 2025.
+
+Evidence: **reconstructed** from the paper's abstract, which tells of one encoder, one projection
+head, the positive pair and the negatives, and of no augmentation. The form of the loss, the
+encoder (:math:`F \to 2d \to d`), the projection (:math:`d \to d \to d` with ELU) and all defaults
+are those of the published code of GRACE (Zhu et al., 2020), the loss this one becomes with its two
+views replaced by :math:`H` and :math:`Z`. No code or full text was found, so nothing here can be
+said to differ from it; ``negatives`` and ``stop_gradient`` are the ablations the doubt calls for.
+
+The probe is the engine's linear softmax readout, trained with Adam and weight decay on frozen
+states, epoch chosen on validation, where the literature takes one-vs-rest logistic regression of
+L2-normalised :math:`H`; ours gets :math:`H` at length :math:`\sqrt d` with standardised columns
+(``scale_states``), the same directions on a scale on which it trains in few epochs. ``anchors``
+draws that many nodes per step and takes the loss among them alone, as if they were all. Graphs: the
+pairs are :math:`(g, \operatorname{MLP}(g))` of sum-pooled states of all layers within a batch,
+which should have 128 graphs or more, and the MLP of the shared readout is the probe.
+
+A weakness of the reconstruction: where features have much in common (their mean is larger than what
+tells them apart), training first makes all states alike, where the loss is :math:`\log(2n - 1)`,
+and may stay there for hundreds of steps.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import global_add_pool
+
+from geof.methods.interface import GraphInputs, TaskKind
+from geof.methods.registry import Method, register
+from geof.nn.settings import StepOutputs
+from geof.options import require_number, require_option, require_positive
+from geof_paper.baselines.contrast import (
+    LEAST_TEMPERATURE,
+    ProbeScale,
+    exp_row_sums,
+    exp_self_sums,
+    sample_rows,
+    unit_rows,
+)
+from geof_paper.baselines.sparse import input_features
+from geof_paper.baselines.trunk import Activation, Convolution, Trunk, outputs_for
+from geof_paper.presets import PRESETS
+
+Negatives: TypeAlias = Literal["all", "across"]
+StopGradient: TypeAlias = Literal["none", "states", "projections"]
+
+
+class SPARROW(nn.Module):
+    r"""An encoder that learns to tell nodes, or graphs, apart before it sees labels.
+
+    Args:
+        in_channels: Width of the features.
+        task: Nodes are contrasted for nodes and links, graphs for graphs.
+        hidden_channels: :math:`d`, width of the last layer.
+        num_layers: Depth. GCN layers before the last are :math:`2d` wide, GIN layers :math:`d`.
+        conv: ``"gcn"``, or ``"gin"``, made for graph classification.
+        activation: Of GCN layers, ``"relu"`` or ``"prelu"``.
+        dropout: Between layers.
+        temperature: :math:`\tau`, at least 0.05.
+        negatives: ``"all"``, or ``"across"`` for :math:`\theta(h, z)` alone, without pairs of two
+            states or of two projections.
+        stop_gradient: Which side of the pairs is taken as given: ``"none"``, ``"states"`` or
+            ``"projections"``; the latter leaves the projection as it was drawn.
+        anchors: Nodes (graphs) drawn per step of the pretext; ``None`` for all.
+        scale_states: Whether states are handed on at length :math:`\sqrt d` with standardised
+            columns; ``None`` does so for nodes and links, not for graphs, whose sizes and degrees
+            the pooled sum tells.
+        scale_features: Scale every row of the input features to length :math:`\sqrt F`.
+        feature_dropout: Of the input features.
+        outputs: ``"last"`` layer's states or those of ``"all"`` layers side by side; ``None`` for
+            all where the task is about graphs, the last otherwise.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        task: TaskKind = "node",
+        *,
+        hidden_channels: int = 256,
+        num_layers: int = 2,
+        conv: Convolution = "gcn",
+        activation: Activation = "prelu",
+        dropout: float = 0.0,
+        temperature: float = 0.9,
+        negatives: Negatives = "all",
+        stop_gradient: StopGradient = "none",
+        anchors: int | None = None,
+        scale_states: bool | None = None,
+        scale_features: bool = False,
+        feature_dropout: float = 0.0,
+        outputs: StepOutputs | None = None,
+    ) -> None:
+        super().__init__()
+        require_positive("hidden_channels", hidden_channels)
+        require_positive("num_layers", num_layers)
+        require_number("temperature", temperature, least=LEAST_TEMPERATURE)
+        require_number("feature_dropout", feature_dropout, least=0, below=1)
+        require_option("negatives", negatives, get_args(Negatives))
+        require_option("stop_gradient", stop_gradient, get_args(StopGradient))
+        if anchors is not None:
+            require_positive("anchors", anchors)
+        self.task, self.anchors, self.temperature = task, anchors, temperature
+        self.negatives, self.stop_gradient = negatives, stop_gradient
+        self.scale_features, self.feature_dropout = scale_features, feature_dropout
+        before = hidden_channels * (2 if conv == "gcn" else 1)
+        self.trunk = Trunk(
+            [in_channels, *[before] * (num_layers - 1), hidden_channels],
+            conv=conv,
+            activation=activation,
+            dropout=dropout,
+            outputs=outputs_for(task, outputs),
+        )
+        self.out_channels = width = self.trunk.out_channels
+        self.project = nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
+        scale = task != "graph" if scale_states is None else scale_states
+        self.probe_scale = ProbeScale(width, enabled=scale)
+
+    def forward(self, inputs: GraphInputs) -> Tensor:
+        """Return the states."""
+        states: Tensor = self.probe_scale(self._encode(inputs))
+        return states
+
+    def pretext_loss(self, inputs: GraphInputs) -> Tensor:
+        """Return the loss of states and their projections."""
+        h = self._encode(inputs)
+        self.probe_scale.follow(h)
+        if self.task == "graph":
+            h = global_add_pool(h, inputs.batch, inputs.num_graphs)
+        chosen = sample_rows(h.size(0), self.anchors)
+        h = h if chosen is None else h.index_select(0, chosen)
+        z = self.project(h)
+        return pair_loss(
+            h.detach() if self.stop_gradient == "states" else h,
+            z.detach() if self.stop_gradient == "projections" else z,
+            self.temperature,
+            negatives=self.negatives,
+        )
+
+    def _encode(self, inputs: GraphInputs) -> Tensor:
+        x = input_features(
+            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
+        )
+        h: Tensor = self.trunk(x, inputs)
+        return h
+
+
+def pair_loss(h: Tensor, z: Tensor, temperature: float, *, negatives: Negatives = "all") -> Tensor:
+    r"""Return :math:`L`.
+
+    Args:
+        h: ``(n, d)``, states.
+        z: ``(n, d)``, their projections.
+        temperature: :math:`\tau`.
+        negatives: Whether ``"all"`` others are negatives or only those ``"across"``.
+    """
+    h, z = unit_rows(h), unit_rows(z)
+    agreement = (h * z).sum(-1).mean() / temperature
+    if negatives == "all":
+        sums = exp_self_sums(torch.cat([h, z]), temperature, with_self=False)
+    else:
+        sums = torch.cat([exp_row_sums(h, z, temperature), exp_row_sums(z, h, temperature)])
+    return sums.log().mean() - agreement
+
+
+register(Method("sparrow", SPARROW, presets=PRESETS / "sparrow"))

@@ -1,0 +1,108 @@
+"""What several methods need of a graph or of sparse features, derived once and kept with it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import to_torch_csr_tensor
+
+from geof.methods.interface import GraphInputs
+from geof.nn.refinement import drop_features, scale_rows
+
+
+def csr_matrix(pointer: Tensor, column: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a CSR matrix of parts that are known to fit."""
+    with _no_word_of_beta():
+        return torch.sparse_csr_tensor(pointer, column, values, size, check_invariants=False)
+
+
+def csr_transpose(matrix: Tensor) -> Tensor:
+    """Return the transpose of a CSR matrix, in CSR form."""
+    with _no_word_of_beta():
+        return matrix.t().to_sparse_csr()
+
+
+@contextmanager
+def _no_word_of_beta() -> Iterator[None]:
+    """Keep torch from saying, once per process, that its CSR support is a beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        yield
+
+
+def input_features(
+    inputs: GraphInputs, *, scale: bool = False, dropout: float = 0.0, training: bool = False
+) -> Tensor:
+    """Return the features, rows scaled (once for all passes) and entries dropped as wanted."""
+    x = inputs.x
+    if scale:
+        x = inputs.cached(scale_rows, lambda: scale_rows(inputs.x))
+    return drop_features(x, dropout, training=training)
+
+
+def normalised_adjacency(inputs: GraphInputs) -> Tensor:
+    r"""Return :math:`\hat D^{-1/2} (A + I) \hat D^{-1/2}` in CSR form, ``(n, n)``.
+
+    Rows are targets and degrees count in-neighbours, which matters for sampled neighbourhoods:
+    their edges lead towards the seeds only.
+    """
+    return _cached_matrix(inputs, _symmetric)
+
+
+def mean_adjacency(inputs: GraphInputs) -> Tensor:
+    r"""Return :math:`\hat D^{-1} (A + I)` in CSR form, ``(n, n)``: rows sum to one."""
+    return _cached_matrix(inputs, _row_stochastic)
+
+
+def neighbour_mean(inputs: GraphInputs) -> Tensor:
+    r"""Return :math:`D^{-1} A`, without self-loops; the row of a node alone is empty."""
+    return _cached_matrix(inputs, _mean_of_others)
+
+
+def adjacency(inputs: GraphInputs) -> Tensor:
+    """Return :math:`A`, without self-loops, in CSR form: row ``i`` sums over its neighbours."""
+    return _cached_matrix(inputs, _plain)
+
+
+Weighted: TypeAlias = tuple[Tensor, Tensor]
+
+
+def _symmetric(inputs: GraphInputs) -> Weighted:
+    nodes, dtype = inputs.x.size(0), inputs.x.dtype
+    edge_index, weight = gcn_norm(inputs.edge_index, num_nodes=nodes, dtype=dtype)
+    return edge_index, weight
+
+
+def _row_stochastic(inputs: GraphInputs) -> Weighted:
+    edges = inputs.edges
+    degree = torch.bincount(edges.target, minlength=edges.num_nodes).to(inputs.x.dtype)
+    return edges.edge_index, degree.reciprocal()[edges.target]
+
+
+def _mean_of_others(inputs: GraphInputs) -> Weighted:
+    target = inputs.edge_index[1]
+    degree = torch.bincount(target, minlength=inputs.x.size(0)).to(inputs.x.dtype)
+    return inputs.edge_index, degree[target].reciprocal()
+
+
+def _plain(inputs: GraphInputs) -> Weighted:
+    return inputs.edge_index, torch.ones(inputs.edge_index.size(1), dtype=inputs.x.dtype)
+
+
+def _cached_matrix(inputs: GraphInputs, weighted: Callable[[GraphInputs], Weighted]) -> Tensor:
+    """Return a sparse matrix made once per graph and dtype."""
+
+    def build() -> Tensor:
+        nodes = inputs.x.size(0)
+        edge_index, weight = weighted(inputs)
+        with _no_word_of_beta():
+            matrix: Tensor = to_torch_csr_tensor(edge_index.flip(0), weight, size=(nodes, nodes))
+        return matrix
+
+    return inputs.cached((weighted, inputs.x.dtype), build)

@@ -1,0 +1,98 @@
+r"""The networks under the contrastive methods: a stack of GCN or of GIN layers.
+
+.. math::
+    \text{GCN:}\quad x' = \sigma(\hat D^{-1/2} (A + I) \hat D^{-1/2} x W + b), \qquad
+    \text{GIN:}\quad x' = \operatorname{ReLU}(\operatorname{BN}(\operatorname{MLP}(x_i +
+    \textstyle\sum_j x_j)))
+
+with dropout between layers, :math:`\sigma` a ReLU or one PReLU whose slope all layers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from geof.methods.interface import GraphInputs, TaskKind
+from geof.nn.settings import StepOutputs
+from geof.nn.sparse import SparseLinear
+from geof.options import require_number, require_option
+from geof_paper.baselines.fixed_products import graph_product
+from geof_paper.baselines.gin import GINLayer
+from geof_paper.baselines.sparse import normalised_adjacency
+
+Convolution: TypeAlias = Literal["gcn", "gin"]
+Activation: TypeAlias = Literal["relu", "prelu"]
+
+
+class Trunk(nn.Module):
+    """Layers of given widths.
+
+    Args:
+        widths: Of the input and of every layer.
+        conv: ``"gcn"`` or ``"gin"``.
+        activation: Of GCN layers, ``"relu"`` or ``"prelu"``.
+        dropout: Between layers.
+        outputs: ``"last"`` layer's states or those of ``"all"`` layers side by side.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        *,
+        conv: Convolution,
+        activation: Activation,
+        dropout: float,
+        outputs: StepOutputs,
+    ) -> None:
+        super().__init__()
+        require_option("conv", conv, get_args(Convolution))
+        require_option("activation", activation, get_args(Activation))
+        require_option("outputs", outputs, get_args(StepOutputs))
+        require_number("dropout", dropout, least=0, below=1)
+        self.dropout, self.outputs = dropout, outputs
+        self.out_channels = sum(widths[1:]) if outputs == "all" else widths[-1]
+        slope = nn.PReLU() if conv == "gcn" and activation == "prelu" else nn.ReLU()
+        self.activation = slope if conv == "gcn" else nn.Identity()  # GIN layers have their own
+        self.layers = nn.ModuleList(
+            GCNLayer(before, after)
+            if conv == "gcn"
+            else GINLayer(before, after, train_epsilon=False)
+            for before, after in pairwise(widths)
+        )
+
+    def forward(self, x: Tensor, inputs: GraphInputs) -> Tensor:
+        """Return the states of the last layer or of all."""
+        states: list[Tensor] = []
+        for layer in self.layers:
+            if states:
+                x = F.dropout(x, self.dropout, self.training)
+            x = self.activation(layer(x, inputs))
+            states.append(x)
+        return torch.cat(states, dim=-1) if self.outputs == "all" else states[-1]
+
+
+class GCNLayer(nn.Module):
+    """A graph convolution, without activation."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.linear = SparseLinear(in_channels, out_channels, bias=False)
+        nn.init.xavier_uniform_(self.linear.weight)
+        self.bias = nn.Parameter(torch.zeros(out_channels))
+
+    def forward(self, x: Tensor, inputs: GraphInputs) -> Tensor:
+        """Return the new states."""
+        return graph_product(inputs, normalised_adjacency, self.linear(x)) + self.bias
+
+
+def outputs_for(task: TaskKind, outputs: StepOutputs | None) -> StepOutputs:
+    """Return what goes to the readout: what was asked for, by default all layers for graphs."""
+    if outputs is not None:
+        return outputs
+    return "all" if task == "graph" else "last"

@@ -1,0 +1,41 @@
+"""The machine behind a number."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from geof.machine import processor
+from geof.version import __version__
+from geof_paper.bench.memory import total_bytes
+
+
+def describe_machine(threads: int) -> dict[str, Any]:
+    """Return processor, cores, memory, versions, threads and present load as JSON values."""
+    return {
+        "cpu": processor(),
+        "cores": _usable_cores(),
+        "memory_bytes": total_bytes(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "threads": threads,
+        "load_average_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "python": platform.python_version(),
+        "geof": __version__,
+        "torch": _version("torch"),
+        "torch_geometric": _version("torch_geometric"),
+    }
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

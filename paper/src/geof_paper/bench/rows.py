@@ -1,0 +1,126 @@
+"""The rows of the result, their ratios to the GCN, and growth exponents."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from geof_paper.bench.catalogue import WORKLOADS, Contestant, Growth, Stage
+
+BASELINE = Contestant("gcn")
+"""What ratios are to: the GCN as usually written."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant on one workload. Every row has every field; ``None`` is not measured.
+
+    Attributes:
+        dataset: The workload's name.
+        model: ``gcn``, ``gcn-csr``, ``gat``, ``geof`` or a registered method.
+        backend: Of GeoF's step.
+        preset: Of a registered method; ``None`` for a contestant of equal width.
+        stage: What was timed: the supervised epochs, or the pretext's of a method whose preset
+            freezes the encoder after them.
+        status: ``ok``; ``skipped``: not run; ``failed``: run and ended in an error.
+        reason: Why it was skipped or failed, or why its memory is missing.
+        seconds_per_epoch: Median over the rounds.
+        seconds_quartiles: First and third quartile; ``None`` below three rounds.
+        rounds: Timed epochs.
+        ratio_to_gcn: Of the median times, on the same workload in the same run.
+        peak_rss_bytes: Largest resident size of a fresh process that trains this model alone.
+        peak_bytes_above_data: The same less its size when data and model were ready.
+        memory_ratio_to_gcn: Of the latter.
+        memory_epochs: Epochs behind the peak.
+        facts: Fields of :class:`geof_paper.bench.problems.Facts`; empty before the data are there.
+        machine: See :func:`geof_paper.bench.machine.describe_machine`.
+    """
+
+    dataset: str
+    model: str
+    backend: str | None
+    status: Literal["ok", "skipped", "failed"]
+    reason: str | None
+    facts: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    preset: str | None = None
+    stage: Stage = "supervised"
+    seconds_per_epoch: float | None = None
+    seconds_quartiles: tuple[float, float] | None = None
+    rounds: int = 0
+    ratio_to_gcn: float | None = None
+    peak_rss_bytes: int | None = None
+    peak_bytes_above_data: int | None = None
+    memory_ratio_to_gcn: float | None = None
+    memory_epochs: int = 0
+
+    @property
+    def contestant(self) -> Contestant:
+        """Who it is about."""
+        return Contestant(self.model, self.backend)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row as flat JSON values, but for the machine."""
+        row = {**vars(self), **self.facts, "machine": dict(self.machine)}
+        del row["facts"]
+        return row
+
+
+def with_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of one workload with their ratios to its GCN, where it was measured."""
+    base = next((row for row in rows if row.contestant == BASELINE), None)
+    if base is None:
+        return list(rows)
+    return [
+        replace(
+            row,
+            ratio_to_gcn=_ratio(row.seconds_per_epoch, base.seconds_per_epoch),
+            memory_ratio_to_gcn=_ratio(row.peak_bytes_above_data, base.peak_bytes_above_data),
+        )
+        for row in rows
+    ]
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else value / base
+
+
+def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Return the slope of the least-squares line of log time on log size."""
+    logs = ([math.log(value) for value in values] for values in (sizes, seconds))
+    return statistics.linear_regression(*logs).slope
+
+
+def growth(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the exponent of every contestant in edges and in nodes, from two points on.
+
+    Returns:
+        JSON values ``series``, ``model``, ``backend``, ``exponent``, and the ``sizes`` and
+        ``seconds`` it was fitted to.
+    """
+    kinds: tuple[Growth, ...] = ("edges", "nodes")
+    found = []
+    for series in kinds:
+        points: dict[Contestant, list[tuple[int, float]]] = {}
+        for row in rows:
+            if WORKLOADS[row.dataset].growth == series and row.seconds_per_epoch is not None:
+                point = (int(row.facts[series]), row.seconds_per_epoch)
+                points.setdefault(row.contestant, []).append(point)
+        for contestant, measured in points.items():
+            if len(measured) < 2:
+                continue
+            sizes, seconds = zip(*sorted(measured), strict=True)
+            found.append(
+                {
+                    "series": series,
+                    "model": contestant.model,
+                    "backend": contestant.backend,
+                    "exponent": growth_exponent(sizes, seconds),
+                    "sizes": list(sizes),
+                    "seconds": list(seconds),
+                }
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Commands that geof-paper adds to ``geof``, through the entry-point group ``geof.commands``."""

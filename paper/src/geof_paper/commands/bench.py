@@ -1,0 +1,266 @@
+"""``geof bench``: time and memory of GeoF beside GCN, GAT and the compared methods, interleaved."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geof.cli.arguments import positive
+from geof_paper.bench.catalogue import (
+    MODELS,
+    PAPER,
+    PAPER_METHODS,
+    QUICK_LEAVES_OUT,
+    QUICK_WORKLOADS,
+    WORKLOADS,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from geof_paper.bench.rows import Row
+    from geof_paper.bench.run import Bench
+
+
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "bench",
+        help="time and memory of GeoF beside GCN, GAT and every compared method",
+        description="Train GeoF (every backend), PyG's GCN and GAT in turn, at equal width and "
+        "depth on the same inputs, and report median epoch time, peak memory in a fresh process "
+        "and ratios to the GCN as usually written. --models adds compared methods, each with its "
+        "own preset. See docs/benchmarks.md.",
+        epilog="Real raw files are used where they are below --data-root or GEOF_DATA; otherwise "
+        "graphs of the same sizes are generated, and the rows say so.",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{' and '.join(QUICK_WORKLOADS)} in under a minute, without "
+        f"{' and '.join(QUICK_LEAVES_OUT)}",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
+    parser.add_argument(
+        "--summary", type=Path, metavar="FILE", help="write machine, growth exponents and roofline"
+    )
+    parser.add_argument("--workloads", nargs="+", metavar="NAME", help=f"of {', '.join(WORKLOADS)}")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help=f"of {', '.join(MODELS)} and geof-BACKEND (the default is all of these), any other "
+        f"--model of geof train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and "
+        "the fastest geof",
+    )
+    parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, write what is finished after every workload, print the tables."""
+    started = time.monotonic()
+    from geof_paper.bench.catalogue import choose_workloads
+    from geof_paper.bench.processes import start_server
+
+    workloads = choose_workloads(options.workloads, quick=options.quick)
+    start_server()  # its imports and ours then take the same seconds
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    with _progress(console, quiet=options.quiet) as say:
+        bench = _build(options, workloads, started, say)
+        _write(options, bench)  # before an hour of work: can it be written at all?
+        for _ in bench.run():
+            _write(options, bench)
+    rows = bench.rows
+    _print_rows(console, rows)
+    _print_growth(console, rows)
+    _print_roofline(console, bench.roofline)
+    for path in (options.json, options.summary):
+        if path is not None:
+            console.print(f"Written: {path.resolve()}", soft_wrap=True)
+    return 1 if any(row.status == "failed" for row in rows) else 0
+
+
+def _build(
+    options: argparse.Namespace,
+    workloads: Sequence[Any],
+    started: float,
+    say: Callable[[str], None],
+) -> Bench:
+    import torch
+
+    from geof.data.catalogue import resolve_data_root
+    from geof.kernels import BACKENDS, resolve_backend
+    from geof.methods.registry import method_names
+    from geof_paper.bench.catalogue import FULL, QUICK, choose_contestants
+    from geof_paper.bench.networks import BLOCK_SIZE
+    from geof_paper.bench.run import Bench
+
+    fastest = resolve_backend("auto", BLOCK_SIZE)
+    slow = [name for name in BACKENDS if BACKENDS[name] is not fastest]
+    (best,) = BACKENDS.keys() - set(slow)
+    chosen = choose_contestants(options.models, BACKENDS, method_names(), best)
+    named = options.models or ()
+    omitted = QUICK_LEAVES_OUT if options.quick else ()
+    data_root = options.data_root or os.environ.get("GEOF_DATA")
+    return Bench(
+        workloads=workloads,
+        contestants=chosen,
+        effort=QUICK if options.quick else FULL,
+        data_root=str(resolve_data_root(data_root)) if data_root else None,
+        threads=options.threads or torch.get_num_threads(),
+        left_out=[c for c in chosen if c.label in omitted and c.label not in named],
+        put_off=[c for c in chosen if c.backend in slow] if options.quick else [],
+        say=say,
+        started=started,
+    )
+
+
+def _write(options: argparse.Namespace, bench: Bench) -> None:
+    """Write what there is; called again and again, so that an interruption loses little."""
+    from geof.io import write_json
+    from geof_paper.bench.rows import growth
+
+    rows = bench.rows
+    if options.json is not None:
+        write_json(options.json, [row.as_json() for row in rows])
+    if options.summary is not None:
+        summary = {"machine": bench.machine, "growth": growth(rows), "roofline": bench.roofline}
+        write_json(options.summary, summary)
+
+
+@contextmanager
+def _progress(console: Console, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show what is being done: on one live line of a terminal, else on plain lines."""
+    if quiet:
+        yield lambda line: None
+    elif console.is_terminal:
+        with console.status("importing") as status:
+            yield status.update
+    else:
+        yield lambda line: console.print(line, soft_wrap=True)
+
+
+def _print_rows(console: Console, rows: Sequence[Row]) -> None:
+    from rich.table import Table
+
+    table = Table(title="One training epoch")
+    for name in ("dataset", "model", "backend or preset"):
+        table.add_column(name)
+    for name in ("s/epoch", "x GCN", "memory", "x GCN"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.dataset,
+            row.model,
+            row.backend or row.preset or "",
+            row.status if row.seconds_per_epoch is None else f"{row.seconds_per_epoch:.4f}",
+            _number(row.ratio_to_gcn),
+            _megabytes(row.peak_bytes_above_data),
+            _number(row.memory_ratio_to_gcn),
+        )
+    console.print(table)
+    console.print(
+        "Median over interleaved rounds; memory is the peak above data and model in a fresh "
+        "process; ratios are to 'gcn', PyG's GCN as usually written."
+    )
+    _warn_of_load(console, rows)
+    for line in dict.fromkeys(line for row in rows for line in _remarks(row)):
+        console.print(line, soft_wrap=True)
+
+
+def _warn_of_load(console: Console, rows: Sequence[Row]) -> None:
+    """Say so where other work ran on the machine: threads that wait for each other suffer most."""
+    machine = rows[0].machine
+    load = machine["load_average_before"]
+    if load is not None and load > machine["cores"] / 2:
+        console.print(
+            f"Warning: the machine was busy before the run (load {load:.1f} on "
+            f"{machine['cores']} cores). Do not rely on these numbers."
+        )
+
+
+def _remarks(row: Row) -> Iterator[str]:
+    """Yield what a reader of the row's numbers must know."""
+    facts = row.facts
+    yield f"{row.dataset}: {facts['source']}, {facts['inputs']} features" + (
+        ""
+        if facts["graphs_per_epoch"] == facts["graphs"]
+        else f"; an epoch is a fixed {facts['graphs_per_epoch']:,} of {facts['graphs']:,} graphs"
+    )
+    if row.reason is not None:
+        yield f"{row.dataset}, {row.contestant.label}: {row.reason}"
+    elif row.rounds == 1:
+        yield f"{row.dataset}, {row.contestant.label}: one round"
+    if row.stage == "pretext" and row.status == "ok":
+        yield (
+            f"{row.dataset}, {row.model}: an epoch of its pretext, which trains the encoder; the "
+            "preset freezes it afterwards"
+        )
+
+
+def _print_growth(console: Console, rows: Sequence[Row]) -> None:
+    from rich.table import Table
+
+    from geof_paper.bench.catalogue import Contestant
+    from geof_paper.bench.rows import growth
+
+    found = growth(rows)
+    if not found:
+        return
+    table = Table(title="Growth: exponent of the epoch's time")
+    for name in ("in", "model", "sizes"):
+        table.add_column(name)
+    table.add_column("exponent", justify="right")
+    for fit in found:
+        label = Contestant(fit["model"], fit["backend"]).label
+        sizes = ", ".join(f"{size:.0e}" for size in fit["sizes"])
+        table.add_row(fit["series"], label, sizes, f"{fit['exponent']:.3f}")
+    console.print(table)
+
+
+def _print_roofline(console: Console, roofline: dict[str, Any] | None) -> None:
+    from rich.table import Table
+
+    if roofline is None:
+        return
+    if "error" in roofline:
+        console.print(f"Roofline not measured: {roofline['error']}", soft_wrap=True)
+        return
+    table = Table(title="Edge kernel on Computers against the machine")
+    for name in ("backend", "pass"):
+        table.add_column(name)
+    for name in ("seconds", "flop/byte", "GFLOP/s", "GB/s", "of the roof"):
+        table.add_column(name, justify="right")
+    for measured in roofline["passes"]:
+        table.add_row(
+            measured["backend"],
+            measured["pass"],
+            f"{measured['seconds']:.4f}",
+            f"{measured['intensity_flops_per_byte']:.1f}",
+            f"{measured['gflops_per_second']:.2f}",
+            f"{measured['gigabytes_per_second']:.2f}",
+            f"{measured['fraction_of_roof']:.1%}",
+        )
+    console.print(table)
+    console.print(
+        f"Machine: {roofline['bandwidth_bytes_per_second'] / 1e9:.1f} GB/s (triad), "
+        f"{roofline['peak_flops_per_second'] / 1e9:.1f} GFLOP/s (float32 matrix product)."
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _megabytes(value: int | None) -> str:
+    return "" if value is None else f"{value / 1e6:,.1f} MB"

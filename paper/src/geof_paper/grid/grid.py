@@ -1,0 +1,171 @@
+"""A grid of cells: what is done, what is missing and what that would cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from geof.data.records import GraphSet, NodeGraph
+from geof.io import write_json
+from geof.training.predict import Run
+from geof.training.run_folder import read_result
+from geof_paper.grid.cells import Cell, Row
+from geof_paper.grid.records import MEASURED, is_recorded, read_record, record_path, record_row
+from geof_paper.grid.worker import FAILURE
+from geof_paper.studies.measures import MEASURES
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Cells of a row that are not finished.
+
+    Attributes:
+        row: Which row.
+        splits: Which of its splits.
+        seconds: What one of them is expected to take; ``None`` if no split was ever run.
+        failed: Those that were run and failed, and why.
+    """
+
+    row: Row
+    splits: tuple[str, ...]
+    seconds: float | None
+    failed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def cost(self) -> str:
+        """What all of them are expected to take, for people."""
+        return "unknown" if self.seconds is None else _duration(self.seconds * len(self.splits))
+
+    def without(self, splits: Collection[str]) -> Missing:
+        """Return the same without some splits."""
+        return replace(self, splits=tuple(s for s in self.splits if s not in splits))
+
+    def __str__(self) -> str:
+        splits = ", ".join(self.splits)
+        cost = "" if self.seconds is None else f", about {self.cost}"
+        failed = "".join(f"; split {split} failed: {why}" for split, why in self.failed)
+        return f"{self.row.name}: splits {splits}{cost}{failed}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells and the folders they live in.
+
+    Attributes:
+        cells: In the order they are run.
+        work: Where run folders are.
+        results: Where results files are.
+        measure: What is measured on every trained model, a key of
+            :data:`~geof_paper.studies.measures.MEASURES`; ``None`` for nothing.
+    """
+
+    cells: tuple[Cell, ...]
+    work: Path
+    results: Path
+    measure: str | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, each once."""
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    def is_done(self, cell: Cell) -> bool:
+        """Return whether the results files have the cell, its measure included.
+
+        Then nothing is run, even where there is no run folder of it.
+        """
+        if not is_recorded(cell, self.results):
+            return False
+        return self.measure is None or self.measure in self._entry(cell).get("measures", {})
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Return whether a cell has a result, in its folder or in a results file."""
+        return self._result(cell) is not None or self.is_done(cell)
+
+    def finish(self, cell: Cell, data: NodeGraph | GraphSet) -> None:
+        """Measure a trained cell, if the study does, and write the row's results file."""
+        self.measure_cell(cell, data)
+        record_row(cell.row, self.work, self.results)
+
+    def measure_cell(self, cell: Cell, data: NodeGraph | GraphSet) -> None:
+        """Measure a trained cell unless that is done."""
+        folder = cell.folder(self.work)
+        path = folder / MEASURED / f"{self.measure}.json"
+        if self.measure is None or self._result(cell) is None or path.exists():
+            return
+        found = MEASURES[self.measure](Run.open(folder), data)
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {**found, "code": cell.code})
+
+    def unmeasured(self) -> list[Cell]:
+        """Return the trained cells that still have to be measured."""
+        if self.measure is None:
+            return []
+        return [
+            cell
+            for cell in self.cells
+            if self._result(cell) is not None
+            and not (cell.folder(self.work) / MEASURED / f"{self.measure}.json").exists()
+        ]
+
+    def record(self) -> None:
+        """Write the results files of all rows from all run folders there are."""
+        for row in self.rows:
+            record_row(row, self.work, self.results)
+
+    def seconds(self, cell: Cell) -> float | None:
+        """Return what a cell is expected to take, from the row's other splits."""
+        return expected_seconds(cell.row, self.results)
+
+    def missing(self) -> list[Missing]:
+        """Return what is not finished, row by row."""
+        open_cells: dict[Row, list[Cell]] = {}
+        for cell in self.cells:
+            if not self.is_finished(cell):
+                open_cells.setdefault(cell.row, []).append(cell)
+        return [
+            Missing(
+                row,
+                tuple(cell.split for cell in cells),
+                expected_seconds(row, self.results),
+                tuple((c.split, why) for c in cells if (why := self.failure(c)) is not None),
+            )
+            for row, cells in open_cells.items()
+        ]
+
+    def _result(self, cell: Cell) -> dict[str, Any] | None:
+        folder = cell.folder(self.work)
+        return read_result(folder) if folder.is_dir() else None
+
+    def _entry(self, cell: Cell) -> dict[str, Any]:
+        record = read_record(record_path(cell.row, self.results))
+        return next(entry for entry in record.splits if entry["split"] == cell.split)
+
+    def failure(self, cell: Cell) -> str | None:
+        """Return why a cell failed, ``None`` if it did not."""
+        path = cell.folder(self.work) / FAILURE
+        return str(json.loads(path.read_text())["error"]) if path.is_file() else None
+
+
+def expected_seconds(row: Row, results: Path) -> float | None:
+    """Return the mean time a recorded split of a row took, ``None`` if there is none."""
+    path = record_path(row, results)
+    if not path.is_file():
+        return None
+    splits = read_record(path).splits
+    total: float = sum(entry["seconds_per_epoch"] * entry["epochs"] for entry in splits)
+    return total / len(splits)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def order(rows: Sequence[Row], splits: Sequence[str]) -> tuple[Cell, ...]:
+    """Return the cells split by split, so that a grid cut short has every row on the same ones."""
+    return tuple(Cell(row, split) for split in splits for row in rows)

@@ -1,0 +1,138 @@
+"""Averages, ranks and tests over all settings, from our rows or from the paper's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from typing import Any
+
+from geof_paper.grid.cells import SETTINGS, Row
+from geof_paper.grid.records import recorded
+from geof_paper.render import figures
+from geof_paper.render.exhibits import Exhibit
+from geof_paper.render.tables import Better, Cell, Table
+from geof_paper.render.tables import Row as TableRow
+from geof_paper.studies.compared import COMPARED, Compared
+from geof_paper.studies.printed import paper_tables, printed
+from geof_paper.studies.statistics import Aggregate, aggregate
+
+REFERENCE = "GeoF"
+COLUMNS = ("NC avg.", "LP avg.", "GC avg.", "overall avg.", "avg. rank", "avg. gain", "p (Holm)")
+BETTER: tuple[Better, ...] = (
+    *("larger", "larger", "larger", "larger"),
+    *("smaller", "neither", "neither"),
+)
+_PRINTED = ("node", "link", "graph", "overall", "rank", "gain", "p_holm")
+
+
+def aggregate_paper() -> Exhibit:
+    """Aggregate the paper's own Tables 1 and 2; its printed aggregates stand beside."""
+    methods = list(paper_tables()["aggregate"])
+    scores = [[_mean(task, dataset, method) for method in methods] for task, dataset in SETTINGS]
+    return _exhibit("aggregate-paper", "The paper's own tables", methods, scores, "paper")
+
+
+def aggregate_results(results: Path, preset: str, methods: Sequence[str] | None) -> Exhibit:
+    """Aggregate recorded results over the settings all methods have.
+
+    Args:
+        results: Where results files are.
+        preset: Which of GeoF's presets stands for it.
+        methods: Encoders to compare; ``None`` for all of the paper's.
+    """
+    chosen = [
+        m
+        for m in COMPARED
+        if m.printed is not None
+        and not m.encoder.endswith("-so")
+        and (m.encoder != "geof" or m.preset == preset)
+        and (methods is None or m.encoder in methods or m.encoder == "geof")
+    ]
+    scores = [
+        [_recorded_mean(results, task, dataset, method) for method in chosen]
+        for task, dataset in SETTINGS
+    ]
+    names = [str(method.printed) for method in chosen]
+    return _exhibit("aggregate", "Our recorded rows", names, scores, "results")
+
+
+def _mean(task: str, dataset: str, method: str) -> float:
+    found = printed(task, dataset, method)
+    assert found is not None  # the paper's tables are complete
+    return found.mean
+
+
+def _recorded_mean(results: Path, task: Any, dataset: str, method: Compared) -> float:
+    record = recorded(Row(task, dataset, method.encoder, method.preset), results)
+    return float("nan") if record is None else float(record.summary["test_mean"])
+
+
+def _exhibit(
+    name: str, title: str, methods: Sequence[str], scores: list[list[float]], source: str
+) -> Exhibit:
+    groups = [task for task, _ in SETTINGS]
+    settings = [f"{dataset}/{task}" for task, dataset in SETTINGS]
+    found = aggregate(scores, methods, groups, REFERENCE, settings=settings)
+    table = _table(title, found, as_printed=source == "paper")
+    text = _text(found) + (f" {_agreement(table)}" if source == "paper" else "")
+    return Exhibit(
+        name,
+        f"Aggregate comparison: {title.lower()}",
+        table,
+        text=text,
+        figure=figures.critical_difference(
+            list(methods),
+            [row.rank for row in found.rows],
+            REFERENCE,
+            [row.p_holm for row in found.rows],
+        ),
+        command=f"geof reproduce aggregate --from {source}",
+    )
+
+
+def _table(title: str, found: Aggregate, *, as_printed: bool) -> Table:
+    known = paper_tables()["aggregate"]
+    rows = []
+    for row in found.rows:
+        ours = [row.averages.get("node"), row.averages.get("link"), row.averages.get("graph")]
+        ours += [row.overall, row.rank, row.gain, row.p_holm]
+        if as_printed:
+            ours = [*map(_one_decimal, ours[:-1]), _three_digits(ours[-1])]
+        paper = known.get(row.method, {})
+        cells = [
+            Cell(value, paper=paper.get(name)) if value is not None else Cell(None, note="none")
+            for value, name in zip(ours, _PRINTED, strict=True)
+        ]
+        rows.append(TableRow(row.method, tuple(cells)))
+    return Table(title, COLUMNS, tuple(rows), decimals=1 if as_printed else 2, better=BETTER)
+
+
+def _one_decimal(value: float | None) -> float | None:
+    """Round as people do, a half up, what is exact to far more digits than a float's last."""
+    if value is None:
+        return None
+    exact = Decimal(repr(round(value, 9)))
+    return float(exact.quantize(Decimal("0.1"), rounding=ROUND_HALF_UP))
+
+
+def _three_digits(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")
+
+
+def _agreement(table: Table) -> str:
+    """Say how many of the printed numbers come out to the printed digits."""
+    cells = [c for row in table.rows for c in row.cells if c.mean is not None]
+    same = sum(cell.mean == cell.paper for cell in cells)
+    return f"{same} of {len(cells)} numbers agree with the printed ones in every printed digit."
+
+
+def _text(found: Aggregate) -> str:
+    test = found.friedman
+    known = paper_tables()
+    return (
+        f"Friedman's test: chi-square {test.statistic:.1f} with {test.degrees} degrees of freedom, "
+        f"p = {test.p_value:.2g} (with the correction for ties {test.corrected_statistic:.1f}; the "
+        f"paper prints {known['friedman_chi2']} with {known['friedman_dof']}). p-values of rank "
+        f"differences to {found.reference} are adjusted by Holm's rule. {found.note}"
+    )

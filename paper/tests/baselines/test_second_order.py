@@ -1,0 +1,497 @@
+"""The controls get GeoF's own statistic, run their own rule, and have as many parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import GINConv
+from torch_geometric.utils import to_undirected
+
+from geof.data.catalogue import CATALOGUE
+from geof.errors import ConfigError
+from geof.kernels import BACKENDS
+from geof.methods.interface import GraphInputs
+from geof.methods.presets import load_preset
+from geof.nn import GeoFConv
+from geof.nn.settings import StepSettings
+from geof.nn.step import CoupledState
+from geof.testing import (
+    assert_batch_equals_alone,
+    assert_permutation_equivariant,
+    assert_positive_definite,
+    assert_same,
+)
+from geof.training.network import Network, NetworkSpec
+from geof_paper.baselines.parameter_matching import TOLERANCE, match_parameters
+from geof_paper.baselines.second_order import ARGNNWithSO, GCNWithSO, GINWithSO, ResidualStatistic
+from tests.graphs import random_sample
+
+RESULTS = Path(__file__).parents[2] / "results"
+HOSTS = {"gcn-so": GCNWithSO, "gin-so": GINWithSO, "argnn-so": ARGNNWithSO}
+
+
+def graph(seed: int = 0, **sizes):
+    x, edge_index, u = random_sample(seed, **sizes)
+    return x, to_undirected(edge_index[:, edge_index[0] != edge_index[1]]), u
+
+
+def inputs(seed: int = 0, **sizes) -> GraphInputs:
+    return GraphInputs.build(*graph(seed, **sizes))
+
+
+def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.data.copy_(0.5 * torch.randn(parameter.shape))
+    return module.double().eval()
+
+
+def build(host: str = "gcn-so", **options) -> nn.Module:
+    options = {"hidden_channels": 6, "blocks": 2, "rank": 4, "temperature": 5.0, **options}
+    return randomised(HOSTS[host](5, 3, **options))
+
+
+def statistic(channels: int = 6, encoding: str = "logtri", backend: str = "auto", **settings):
+    settings = StepSettings(frame_transport=False, **settings)
+    return randomised(
+        ResidualStatistic(channels, settings, blocks=2, encoding=encoding, backend=backend)
+    )
+
+
+# --- The statistic -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_statistic_is_the_target_of_a_geof_step_with_identity_frames(seed, backend):
+    given = inputs(seed)
+    settings = {"temperature": 5.0, "spectral_floor": 0.3, "jitter": 1e-5}
+    ours = statistic(backend=backend, **settings)
+    step = GeoFConv(6, blocks=2, backend="reference", **settings).double()
+    step.transport.message.weight.data = ours.message.weight.data
+    states = torch.randn(9, 6).double()
+    _, trace = step.traced_advance(
+        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0]
+    )
+    wanted = step.box.project(trace.target).flatten(1)
+    assert_same({"s": ours(states, given.edges)}, {"s": wanted}, 1e-12)
+    matrices = statistic(encoding="vech", backend=backend, **settings)
+    lower = torch.tril_indices(3, 3)
+    entries = trace.moment[..., lower[0], lower[1]].flatten(1)
+    wanted = F.layer_norm(entries, entries.shape[1:], matrices.norm.weight, matrices.norm.bias)
+    assert_same({"s": matrices(states, given.edges)}, {"s": wanted}, 1e-12)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_hands_its_options_to_the_statistic(host):
+    settings = {
+        "temperature": 7.0,
+        "spectral_floor": 0.3,
+        "jitter": 1e-2,
+        "jitter_growth": 2.0,
+        "jitter_retries": 1,
+        "offdiagonal_bound": 0.2,
+        "log_scale_bounds": (-0.3, 0.2),
+    }
+    model = HOSTS[host](5, 3, hidden_channels=6, blocks=2, **settings).double()
+    assert torch.equal(model.statistic.message.weight, torch.eye(6).double())  # as GeoF starts
+    given, states = inputs(), torch.randn(9, 6).double()
+    step = GeoFConv(6, blocks=2, **settings).double()
+    _, trace = step.traced_advance(
+        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0]
+    )
+    wanted = step.box.project(trace.target).flatten(1)
+    assert_same({"s": model.statistic(states, given.edges)}, {"s": wanted}, 1e-12)
+    assert model.statistic.spec.schedule == step.schedule
+
+
+def by_definition(states: Tensor, message: Tensor, edge_index: Tensor, node: int) -> Tensor:
+    """One node's coordinates, from the equations, temperature 5, floor 0.3, jitter 1e-6."""
+    heard = [node, *edge_index[0, edge_index[1] == node].unique().tolist()]
+    scores = [math.exp(-float((states[node] - states[j]).square().sum()) / 5) for j in heard]
+    found = []
+    for block in (slice(0, 3), slice(3, 6)):
+        moment = (0.3 + 1e-6) * torch.eye(3).double()
+        for j, score in zip(heard, scores, strict=True):
+            delta = (message[j] - message[node])[block]
+            moment += score / sum(scores) * torch.outer(delta, delta)
+        factor = torch.linalg.cholesky(moment)
+        below = [factor[1, 0], factor[2, 0], factor[2, 1]]
+        found += [*(value.clamp(-2, 2) for value in below), *factor.diagonal().log().clamp(-5, 5)]
+    return torch.stack(found)
+
+
+def test_the_statistic_by_hand():
+    given = inputs()
+    ours = statistic(temperature=5.0, spectral_floor=0.3)
+    states = torch.randn(9, 6).double()
+    message = states @ ours.message.weight.detach().t()
+    wanted = torch.stack([by_definition(states, message, given.edge_index, i) for i in range(9)])
+    assert_same({"s": ours(states, given.edges)}, {"s": wanted}, 1e-12)
+
+
+def test_it_is_clipped_to_geofs_box():
+    given = inputs()
+    ours = statistic(offdiagonal_bound=0.1, log_scale_bounds=(-0.2, 0.1), temperature=100.0)
+    s = ours(torch.randn(9, 6).double(), given.edges).view(9, 2, 6)
+    assert float(s[..., :3].detach().abs().max()) == 0.1
+    assert float(s[..., 3:].detach().max()) == 0.1
+    assert float(s[..., 3:].detach().min()) >= -0.2
+
+
+def star(tip: Tensor) -> tuple[Tensor, GraphInputs]:
+    """A node at the origin between +tip and -tip."""
+    states = torch.stack([torch.zeros_like(tip), tip, -tip])
+    edge_index = to_undirected(torch.tensor([[1, 2], [0, 0]]))
+    return states, GraphInputs.build(states, edge_index, states[:, :0])
+
+
+@pytest.mark.parametrize("encoding", ["logtri", "vech"])
+def test_it_tells_apart_what_means_cannot(encoding):
+    v = torch.tensor([1.0, 0, 0, 0.5, 0, 0]).double()
+    w = torch.tensor([0, 0, 1.0, 0, 0.5, 0]).double()  # as long, so weights are equal too
+    ours = statistic(encoding=encoding)
+    seen, means = [], []
+    for tip in (v, w):
+        states, given = star(tip)
+        seen.append(ours(states, given.edges)[0])
+        means.append(given.edges.sum(ours.message(states)[given.edges.source])[0])
+    assert_same({"mean": means[0]}, {"mean": means[1]}, 1e-12)
+    assert float((seen[0] - seen[1]).detach().abs().max()) > 1e-2
+
+
+def test_matrices_are_positive_definite_and_calm_neighbourhoods_say_nothing():
+    given = inputs()
+    ours = statistic(encoding="logtri")
+    states = torch.randn(9, 6).double()
+    coordinates = ours(states, given.edges).view(9, 2, 6).detach()
+    factor = torch.diag_embed(coordinates[..., 3:].exp())
+    factor[..., [1, 2, 2], [0, 0, 1]] = coordinates[..., :3]
+    assert_positive_definite(factor @ factor.mT)
+    alone = GraphInputs.build(states, torch.zeros(2, 0).long(), states[:, :0])
+    assert float(ours(states, alone.edges).detach().abs().max()) < 1e-6  # floor 1: the identity
+
+
+@pytest.mark.parametrize("encoding", ["logtri", "vech"])
+def test_gradients_flow_through_the_statistic(encoding):
+    given = inputs()
+    ours = statistic(3 * 2, encoding)
+    states = torch.randn(9, 6).double().requires_grad_()
+    s = ours(states, given.edges)
+    (s * torch.arange(s.numel()).double().view(s.shape).cos()).sum().backward()
+    assert float(states.grad.abs().max()) > 1e-3
+    assert float(ours.message.weight.grad.abs().max()) > 1e-3
+
+
+# --- The hosts ---------------------------------------------------------------------------------
+
+
+def normalised(z: Tensor, norm: nn.Module) -> Tensor:
+    if isinstance(norm, nn.LayerNorm):
+        return F.layer_norm(z, z.shape[1:], norm.weight, norm.bias)
+    scaled = (z - norm.running_mean) / (norm.running_var + norm.eps).sqrt()
+    return scaled * norm.weight + norm.bias
+
+
+def start(model: nn.Module, given: GraphInputs) -> Tensor:
+    lifted = given.x @ model.lift.weight.t()
+    if model.signature_lift is not None:
+        lifted = lifted + given.signature @ model.signature_lift.weight.t()
+    return lifted
+
+
+def told(model: nn.Module, number: int, h: Tensor, given: GraphInputs) -> Tensor:
+    return model.statistic(h, given.edges) @ model.bottlenecks[number].weight.t()
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("normalise", ["batch", "layer"])
+def test_gcn_by_hand(statistics, normalise):
+    given = inputs()
+    model = build("gcn-so", statistics=statistics, normalise=normalise, use_signature=True)
+    A = torch.eye(9).double()
+    A[given.edge_index[1], given.edge_index[0]] = 1
+    A = A.sum(1).rsqrt()[:, None] * A * A.sum(1).rsqrt()[None, :]
+    states = [normalised(start(model, given), model.norms[0])]
+    for number in range(2):
+        z = A @ states[-1] @ model.maps[number].weight.t() + model.biases[number]
+        if statistics:
+            z = z + told(model, number, states[-1], given) @ model.statistic_maps[number].weight.t()
+        states.append(normalised(z, model.norms[number + 1]).relu())
+    assert_same({"h": model(given).states}, {"h": states[-1]}, 1e-10)
+    every = build(
+        "gcn-so", statistics=statistics, normalise=normalise, use_signature=True, outputs="all"
+    )
+    assert every.out_channels == 18
+    assert_same({"h": every(given).states}, {"h": torch.cat(states, dim=1)}, 1e-10)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_gin_is_pygs_with_the_statistic_beside_the_sum(statistics):
+    given = inputs()
+    model = build("gin-so", statistics=statistics, inner_channels=7)
+    sums = GINConv(nn.Identity())
+    h = normalised(start(model, given), model.norms[0])
+    for number, mlp in enumerate(model.mlps):
+        total = sums(h, given.edge_index)
+        if statistics:
+            total = torch.cat([total, told(model, number, h, given)], dim=1)
+        first, norm, _, second = mlp
+        assert first.out_features == 7
+        z = second(normalised(first(total), norm).relu())
+        h = normalised(z, model.norms[number + 1]).relu()
+    assert_same({"h": model(given).states}, {"h": h}, 1e-10)
+
+
+@pytest.mark.parametrize("sees", [True, False])
+@pytest.mark.parametrize("statistics", [True, False])
+def test_argnn_runs_its_unmodified_layer_on_the_joint_features(statistics, sees):
+    given = inputs()
+    model = build("argnn-so", statistics=statistics, metric_sees_statistics=sees)
+    h = normalised(start(model, given), model.norm).relu()
+    for number, conv in enumerate(model.convs):
+        joint = h
+        if statistics:
+            both = torch.cat([h, told(model, number, h, given)], dim=1)
+            joint = both @ model.joint_maps[number].weight.t()
+        h = conv(joint, given.edges, None if sees else h)[0].relu()
+    encoding = model(given)
+    assert_same({"h": encoding.states}, {"h": h}, 1e-10)
+    assert float(encoding.penalty.detach()) > 0
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_where_the_statistic_enters(host):
+    given = inputs()
+    every, first = build(host), build(host, injection="input_only")
+    assert (len(every.bottlenecks), len(first.bottlenecks)) == (2, 1)
+    assert first.told(1, torch.randn(9, 6).double(), given.edges) is None
+    without = build(host, statistics=False, hidden_channels=7)  # blocks are not read
+    assert without.statistic is None
+    assert not any("statistic" in name for name, _ in without.named_parameters())
+    assert without(given).states.shape == (9, 7)
+    wide = build(host, rank=None)
+    assert wide.widths == [12, 12]
+    for model in (every, first, wide):
+        model(given).states.square().sum().backward()
+        assert float(model.statistic.message.weight.grad.abs().max()) > 0
+    assert build(host, encoding="vech")(given).states.isfinite().all()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_statistic_changes_the_result_and_only_along_edges(host):
+    """A column of the bottleneck set to zero takes the statistic away."""
+    given = inputs()
+    model = build(host)
+    before = model(given).states
+    for bottleneck in model.bottlenecks:
+        bottleneck.weight.data.zero_()
+    assert not torch.allclose(model(given).states, before)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_symmetric_under_renumbering_and_batching(host):
+    model = build(host, use_signature=True, outputs="all")
+
+    def run(x, edges, u):
+        return model(GraphInputs.build(x, edges, u)).states
+
+    for seed in range(3):
+        assert_permutation_equivariant(run, *graph(seed), tolerance=1e-9)
+    assert_batch_equals_alone(run, [graph(seed) for seed in range(3)], tolerance=1e-9)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_sparse_features_and_dropout(host):
+    x, edge_index, u = graph()
+    x = torch.where(x > 0.2, x, 0.0)
+    model = build(host, scale_features=True)
+    dense = GraphInputs.build(x, edge_index, u)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
+        sparse = GraphInputs.build(x.to_sparse_csr(), edge_index, u)
+        assert_same({"h": model(sparse).states}, {"h": model(dense).states}, 1e-10)
+    for options in ({"dropout": 0.5}, {"feature_dropout": 0.5}):
+        noisy = build(host, **options).train()
+        assert not torch.equal(noisy(dense).states, noisy(dense).states)
+
+
+@pytest.mark.parametrize("task", ["node", "link", "graph"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_networks_of_all_tasks_train_with_fixed_order_of_sums(host, task):
+    options = {"hidden_channels": 6, "blocks": 2, "rank": 4}
+    torch.manual_seed(0)
+    network = Network(NetworkSpec(host, options, task, 5, 3, 2))
+    x, edge_index, u = graph(nodes=12, edges=14)  # some nodes are alone
+    given = GraphInputs.build(x.float(), edge_index, u.float())
+    torch.use_deterministic_algorithms(True)
+    try:
+        outputs = network.outputs(given, edge_index if task == "link" else None)
+        outputs.loss(lambda logits: logits.square().mean()).backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    lone = GraphInputs.build(x[:1].float(), edge_index[:, :0], u[:1].float())
+    assert network(lone, torch.zeros(2, 1).long() if task == "link" else None).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden_channels": 0}, "'hidden_channels'"),
+        ({"blocks": 4}, "'blocks' to divide"),
+        ({"num_layers": 0}, "'num_layers'"),
+        ({"rank": 0}, "'rank'"),
+        ({"inner_channels": 0}, "'inner_channels'"),
+        ({"encoding": "logtree"}, "'encoding'.*Did you mean 'logtri'"),
+        ({"injection": "input"}, "'injection'.*Did you mean 'input_only'"),
+        ({"outputs": "al"}, "'outputs'.*Did you mean 'all'"),
+        ({"temperature": 0}, "'temperature'"),
+        ({"spectral_floor": 0}, "'spectral_floor'"),
+        ({"offdiagonal_bound": 0}, "'offdiagonal_bound'"),
+        ({"log_scale_bounds": [1, -1]}, "'log_scale_bounds'"),
+        ({"log_scale_bounds": 3}, "'log_scale_bounds'"),
+        ({"jitter": 0}, "'jitter'"),
+        ({"backend": "nativ"}, "'backend'"),
+        ({"dropout": 1}, "'dropout'"),
+        ({"feature_dropout": 1}, "'feature_dropout'"),
+    ],
+)
+@pytest.mark.parametrize("host", HOSTS)
+def test_ranges(host, options, message):
+    with pytest.raises(ConfigError, match=message):
+        HOSTS[host](5, 3, **{"hidden_channels": 6, "blocks": 2, **options})
+
+
+def test_ranges_of_single_hosts():
+    with pytest.raises(ConfigError, match=r"'normalise'.*Did you mean 'batch'"):
+        GCNWithSO(5, 3, normalise="bach")
+    for name in ("metric_penalty", "smoothness_penalty", "ricci_penalty"):
+        with pytest.raises(ConfigError, match=name):
+            ARGNNWithSO(5, 3, **{name: -1})
+
+
+# --- As many parameters as GeoF ------------------------------------------------------------------
+
+SETTINGS = [
+    (task, dataset)
+    for task in ("node", "link", "graph")
+    for dataset, facts in CATALOGUE.items()
+    if facts.is_node_graph == (task != "graph")
+]
+FEATURES = {"FRANKENSTEIN": 5}
+"""Where the recorded runs had other features than the catalogue names: no node attributes."""
+
+INNER_RATIOS = {"gcn-so": (1.0,), "gin-so": (1.0, 0.5, 2.0), "argnn-so": (1.0, 0.5, 2.0)}
+
+
+def parameters(encoder: str, task: str, dataset: str, tree: dict) -> int:
+    """Return the size of the whole network, built without memory."""
+    facts = CATALOGUE[dataset].expected
+    spec = NetworkSpec(
+        encoder,
+        tree["model"],
+        task,
+        FEATURES.get(dataset, facts.features),
+        17,
+        facts.classes,
+        tree.get("readout", {}),
+    )
+    with torch.device("meta"):
+        network = Network(spec)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def recorded(task: str, dataset: str) -> int:
+    return json.loads((RESULTS / f"{task}-{dataset}-geof-tuned.json").read_text())["parameters"]
+
+
+@pytest.mark.parametrize(("task", "dataset"), SETTINGS)
+def test_shapes_are_those_of_the_recorded_runs(task, dataset):
+    tree = load_preset("geof", "tuned", task, dataset)
+    assert parameters("geof", task, dataset, tree) == recorded(task, dataset)
+
+
+@pytest.mark.parametrize(("task", "dataset"), SETTINGS)
+@pytest.mark.parametrize("host", HOSTS)
+def test_presets_match_geof_in_parameters_and_in_the_statistic(host, task, dataset):
+    tree = load_preset(host, "matched", task, dataset)
+    geof = load_preset("geof", "tuned", task, dataset)
+    wanted = recorded(task, dataset)
+    assert abs(parameters(host, task, dataset, tree) - wanted) <= TOLERANCE * wanted
+    ours, theirs = tree["model"], geof["model"]
+    block_size = theirs["hidden_channels"] // theirs["blocks"]
+    assert ours["hidden_channels"] == block_size * ours["blocks"]
+    assert ours["num_layers"] == theirs["steps"]
+    for name in ("temperature", "offdiagonal_bound", "log_scale_bounds", "outputs"):
+        assert ours[name] == theirs[name]
+    for name in ("spectral_floor", "jitter", "jitter_growth", "jitter_retries"):
+        assert name not in ours
+        assert name not in theirs  # both have the code's, which are the same
+
+
+@pytest.mark.parametrize(("task", "dataset"), [("node", "Photo"), ("graph", "PROTEINS")])
+@pytest.mark.parametrize("host", HOSTS)
+def test_presets_are_what_the_search_finds(host, task, dataset):
+    tree = load_preset(host, "matched", task, dataset)
+    geof = load_preset("geof", "tuned", task, dataset)["model"]
+    block_size = geof["hidden_channels"] // geof["blocks"]
+
+    def count(width: int, inner: int, rank: int) -> int:
+        widths = {"hidden_channels": width, "blocks": width // block_size}
+        model = tree["model"] | widths | {"inner_channels": inner, "rank": rank}
+        return parameters(host, task, dataset, tree | {"model": model})
+
+    found = match_parameters(
+        count,
+        recorded(task, dataset),
+        block_size=block_size,
+        near=geof["hidden_channels"],
+        inner_ratios=INNER_RATIOS[host],
+    )
+    model = tree["model"]
+    width = model["hidden_channels"]
+    chosen = (width, model.get("inner_channels", width), model["rank"])
+    assert (found.width, found.inner, found.rank) == chosen
+    assert found.parameters == parameters(host, task, dataset, tree)
+
+
+def test_the_control_without_the_statistic_can_be_widened():
+    """The width alone has coarse steps; GIN's inner width has finer ones."""
+    tree = load_preset("gin-so", "matched", "node", "Photo")
+
+    def count(width: int, inner: int, rank: int) -> int:
+        widths = {"hidden_channels": width, "inner_channels": inner, "statistics": False}
+        return parameters("gin-so", "node", "Photo", tree | {"model": tree["model"] | widths})
+
+    ratios = [1 + step / 64 for step in range(33)]
+    found = match_parameters(
+        count, recorded("node", "Photo"), block_size=1, near=64, inner_ratios=ratios
+    )
+    assert abs(found.gap) <= TOLERANCE
+
+
+def test_the_search_takes_the_nearest_width_and_the_best_rank():
+    def count(width: int, inner: int, rank: int) -> int:
+        return 100 * width + 10 * inner + 7 * rank
+
+    found = match_parameters(count, 7200, block_size=8, near=64)
+    assert found == (64, 64, 23, 7201, 1 / 7200)
+    assert match_parameters(count, 7200, block_size=8, near=56).width == 64  # 56 needs rank > 56
+    halved = match_parameters(count, 6900, block_size=8, near=64, inner_ratios=(1.0, 0.5))
+    assert (halved.width, halved.inner) == (64, 32)
+    with pytest.raises(ConfigError, match=r"within 0\.5%.*nearest"):
+        match_parameters(count, 10**6, block_size=8, near=64)
+    for name, value in {"target": 0, "block_size": 0, "near": 0}.items():
+        arguments = {"target": 10, "block_size": 1, "near": 1, name: value}
+        with pytest.raises(ConfigError, match=name):
+            match_parameters(count, **arguments)

@@ -1,0 +1,409 @@
+"""WaveGC computes what its equations say, without ever forming a wavelet matrix."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+from numpy.polynomial.chebyshev import chebval
+from torch.nn import functional as F
+from torch_geometric.utils import to_undirected
+
+from geof.data.batching import NeighbourSampler
+from geof.errors import ConfigError
+from geof.methods.interface import GraphInputs
+from geof.testing import assert_permutation_equivariant, assert_same
+from geof_paper.baselines.spectrum import Spectrum, SpectrumSettings, graph_spectrum
+from geof_paper.baselines.wavegc import SpectralBasis, WaveGC, tight_frame
+from tests.graphs import random_sample
+
+ALL = SpectrumSettings(loops=False, share=1.0, eigenpairs=256, rescale=False)
+
+
+def graph(seed: int = 0, nodes: int = 14, edges: int = 18):
+    """Return a graph of several components, some of them single nodes."""
+    x, edge_index, u = random_sample(seed, nodes=nodes, edges=edges)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    edge_index = edge_index[:, (edge_index < nodes - 2).all(dim=0)]
+    return x, to_undirected(edge_index, num_nodes=nodes), u
+
+
+def inputs(seed: int = 0, **sizes) -> GraphInputs:
+    return GraphInputs.build(*graph(seed, **sizes))
+
+
+def build(**options) -> WaveGC:
+    torch.manual_seed(0)
+    model = WaveGC(5, **{"hidden_channels": 8, **options}).double()
+    for parameter in model.parameters():
+        parameter.data.copy_(0.6 * torch.randn(parameter.shape).double())
+    return model.eval()
+
+
+def draw(tokens: int, order: int, scales: int, largest: float = 2.0):
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.rand(tokens, order, generator=generator).double() for _ in range(2))
+    s = largest * torch.rand(tokens, scales, generator=generator).double()
+    return a / a.sum(1, keepdim=True), b / b.sum(1, keepdim=True), s
+
+
+# The equations by hand, scalar by scalar and with dense matrices.
+
+
+def filters_by_hand(value: float, a, b, s) -> list[float]:
+    """Return (h, g_1, ..., g_J) at one eigenvalue."""
+
+    def chebyshev(m: int, y: float) -> float:
+        return float(chebval(y, [0] * m + [1]))
+
+    a, b, s = a.tolist(), b.tolist(), s.tolist()
+    h = sum(a[r] * (1 - chebyshev(2 * r + 1, value - 1)) / 2 for r in range(len(a)))
+    g = [
+        0.0
+        if scale * value > 2
+        else sum(b[r] * (1 - chebyshev(2 * r, scale * value - 1)) / 2 for r in range(len(b)))
+        for scale in s
+    ]
+    norm = math.sqrt(h * h + sum(v * v for v in g))
+    return [v / max(norm, 1e-8) for v in [h, *g]]
+
+
+def coefficients_by_hand(generator, values: torch.Tensor):
+    """Return a, b, s from all eigenvalues, every one a token of its own."""
+    d = generator.token.out_features
+    omega = torch.tensor([10000.0 ** (-2 * i / d) for i in range(d // 2)], dtype=torch.float64)
+    angle = 100 * values[:, None] * omega
+    x = generator.token(torch.cat([values[:, None], angle.sin(), angle.cos()], dim=1))
+    z = F.layer_norm(x, (d,), generator.attention_norm.weight, generator.attention_norm.bias)
+    q, k, v = (part.chunk(generator.heads, dim=1) for part in generator.qkv(z).chunk(3, dim=1))
+    heads = [
+        (q_h @ k_h.t() / q_h.size(1) ** 0.5).softmax(dim=1) @ v_h
+        for q_h, k_h, v_h in zip(q, k, v, strict=True)
+    ]
+    x = x + generator.mix(torch.cat(heads, dim=1))
+    norm = generator.feed_forward_norm
+    x = x + generator.feed_forward(F.layer_norm(x, (d,), norm.weight, norm.bias))
+    decided = generator.decide(x).mean(dim=0)
+    order = generator.order
+    return (
+        decided[:order].softmax(0),
+        decided[order : 2 * order].softmax(0),
+        generator.max_scale * decided[2 * order :].sigmoid(),
+    )
+
+
+def kept_pairs(edge_index, nodes: int, *, loops: bool, count: int | None = None):
+    """Return the smallest eigenpairs of the dense Laplacian, rescaled with self-loops."""
+    A = torch.eye(nodes).double() if loops else torch.zeros(nodes, nodes).double()
+    A[edge_index[0], edge_index[1]] = 1
+    degree = A.sum(1)
+    scale = torch.where(degree > 0, degree.clamp_min(1).rsqrt(), 0.0)
+    values, vectors = torch.linalg.eigh(
+        torch.diag((degree > 0).double()) - scale[:, None] * A * scale
+    )
+    values = values.clamp_min(0)
+    values[values < 1e-12] = 0
+    if loops and values[-1] > 0:
+        values = 2 * values / values[-1]
+    count = nodes if count is None else count
+    return values[:count], vectors[:, :count]
+
+
+def layer_by_hand(layer, x, gcn, waves):
+    act, parts = F.gelu, len(waves)
+    z = [
+        psi @ act(psi @ (x @ w.t()))
+        for psi, w in zip(waves, layer.waves.weight.chunk(parts), strict=True)
+    ]
+    y = x + act(layer.fuse(torch.cat(z, dim=1)))
+    if layer.local is not None:
+        y = y + x + gcn @ (x @ layer.local.weight.t()) + layer.local_bias
+    return y + layer.narrow(act(layer.widen(y)))
+
+
+def model_by_hand(model, x, edge_index, *, loops: bool, count: int | None = None):
+    nodes = len(x)
+    A = torch.eye(nodes).double()
+    A[edge_index[0], edge_index[1]] = 1
+    gcn = A.sum(1).rsqrt()[:, None] * A * A.sum(1).rsqrt()
+    values, vectors = kept_pairs(edge_index, nodes, loops=loops, count=count)
+    x = model.input(x)
+    for number, layer in enumerate(model.layers):
+        generator = model.filters[min(number, len(model.filters) - 1)]
+        a, b, s = coefficients_by_hand(generator, values)
+        rows = [filters_by_hand(v, a, b, s) for v in values.tolist()]
+        table = torch.tensor(rows, dtype=torch.float64)
+        waves = [vectors @ torch.diag(table[:, t]) @ vectors.t() for t in range(table.size(1))]
+        x = layer_by_hand(layer, x, gcn, waves)
+    return x
+
+
+# Filters.
+
+
+def test_filters_by_hand():
+    values = torch.linspace(0.0, 1.99, 23).double()[:, None]
+    a, b, s = draw(23, 4, 3)
+    frame = tight_frame(values, a, b, s)
+    for row, value, *coefficients in zip(frame, values, a, b, s, strict=True):
+        wanted = filters_by_hand(float(value), *coefficients)
+        torch.testing.assert_close(
+            row, torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("largest", [0.5, 2.0, 10.0])
+def test_the_frame_is_tight_and_admissible(largest):
+    model = build(max_scale=largest, order=4)
+    basis = SpectralBasis.of(inputs(nodes=30, edges=60), ALL)
+    (generator,) = model.filters
+    frame = generator(basis)
+    a, b, s = generator.coefficients(basis)
+    assert_same({"a": a.sum(1), "b": b.sum(1)}, {"a": torch.ones(1), "b": torch.ones(1)}, 1e-12)
+    assert ((s > 0) & (s < largest)).all()
+    assert torch.equal(frame[0], torch.tensor([1.0, 0, 0, 0]).double())  # h(0) = 1, g_j(0) = 0
+    below = basis.values.squeeze(1) < 2 - 1e-9
+    squares = frame.square().sum(dim=1)
+    torch.testing.assert_close(squares[below], torch.ones_like(squares[below]))
+    assert (frame >= 0).all()
+
+
+def test_where_no_filter_is_left_the_frame_is_zero_and_gradients_are_finite():
+    values = torch.tensor([[0.0], [2.0], [2.0], [1.0]]).double()
+    a, b, s = (t.requires_grad_() for t in draw(4, 3, 2))
+    s = s * 0 + torch.tensor([[3.0, 3.0], [1.5, 2.0], [0.7, 2.0], [2.0, 3.0]]).double()
+    frame = tight_frame(values, a, b, s)
+    norms = frame.square().sum(dim=1)
+    torch.testing.assert_close(norms, torch.tensor([1.0, 0.0, 1.0, 1.0]).double())
+    frame.sum().backward()
+    assert a.grad.isfinite().all()
+    assert b.grad.isfinite().all()
+
+
+def test_one_token_stands_for_all_zeros():
+    """Attention and mean with multiplicities are those over every eigenvalue by itself."""
+    given = inputs()
+    basis = SpectralBasis.of(given, ALL)
+    assert basis.components >= 3
+    (generator,) = build(order=3).filters
+    values, _ = kept_pairs(given.edge_index, 14, loops=False)
+    wanted = coefficients_by_hand(generator, values)
+    found = generator.coefficients(basis)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.squeeze(0), other, rtol=1e-10, atol=1e-10)
+
+
+# The convolution.
+
+
+def test_low_rank_application_is_the_dense_wavelet_matrix():
+    given = inputs(nodes=24, edges=40)
+    settings = SpectrumSettings(loops=False, share=0.6, eigenpairs=256, rescale=False)
+    basis = SpectralBasis.of(given, settings)
+    (generator,) = build().filters
+    frame = generator(basis)
+    x = torch.randn(24, 8, generator=torch.Generator().manual_seed(1)).double()
+    spectrum = graph_spectrum(given.edge_index, 24, settings)
+    assert 0 < len(spectrum.values) < 24 - spectrum.components
+    same = spectrum.component[:, None] == spectrum.component[None]
+    null = same * torch.outer(spectrum.null, spectrum.null)
+    for t in range(4):
+        psi = spectrum.vectors @ torch.diag(frame[1:, t]) @ spectrum.vectors.t()
+        psi = psi + frame[0, t] * null
+        part = slice(2 * t, 2 * t + 2)
+        torch.testing.assert_close(basis.apply(x, frame)[:, part], psi @ x[:, part])
+
+
+def test_signs_and_rotations_of_eigenspaces_do_not_matter():
+    """A ring's eigenvalues come in pairs, each with a plane of eigenvectors."""
+    ring = torch.stack([torch.arange(12), torch.arange(1, 13) % 12])
+    spectrum = graph_spectrum(ring, 12, ALL)
+    generator = torch.Generator().manual_seed(0)
+    vectors = spectrum.vectors.clone()
+    for first in range(0, 10, 2):
+        torch.testing.assert_close(spectrum.values[first], spectrum.values[first + 1])
+        turn, _ = torch.linalg.qr(torch.randn(2, 2, generator=generator).double())
+        vectors[:, first : first + 2] = vectors[:, first : first + 2] @ turn
+    vectors[:, -1] *= -1
+    other = Spectrum(
+        spectrum.values, vectors, spectrum.null, spectrum.component, spectrum.components
+    )
+    layer, (filters,) = build().layers[0], build().filters
+    x = torch.randn(12, 8, generator=generator).double()
+    waves = []
+    for one in (spectrum, other):
+        basis = SpectralBasis.join([one])
+        waves.append(layer.wave(x, basis, filters(basis)))
+    assert not torch.allclose(vectors, spectrum.vectors)
+    torch.testing.assert_close(*waves, rtol=1e-10, atol=1e-10)
+
+
+# The whole model.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share": 1.0},
+        {"share": 0.5, "num_layers": 1, "local": "none", "order": 2, "num_scales": 1},
+        {"task": "graph", "max_scale": 10.0, "shared_filters": False, "heads": 4},
+    ],
+    ids=str,
+)
+def test_wavegc_by_hand(options):
+    given, model = inputs(seed=2), build(**options)
+    basis = SpectralBasis.of(given, model.spectrum)
+    count = basis.components + basis.vectors.size(1)
+    assert ("share" not in options) or count <= round(14 * options["share"])
+    loops = options.get("task") == "graph"
+    wanted = model_by_hand(model, given.x, given.edge_index, loops=loops, count=count)
+    torch.testing.assert_close(model(given), wanted, rtol=1e-9, atol=1e-9)
+    assert model.out_channels == 8
+
+
+def test_the_variant_follows_the_task():
+    node = SpectrumSettings(loops=False, share=0.3, eigenpairs=256, rescale=False)
+    whole = SpectrumSettings(loops=True, share=1.0, eigenpairs=256, rescale=True)
+    assert build(task="node").spectrum == build(task="link").spectrum == node
+    assert build(task="graph").spectrum == build(variant="graph").spectrum == whole
+    assert build(task="graph", variant="node").spectrum == node
+
+
+def test_only_the_tasks_one_graph_goes_to_the_cache():
+    given = inputs()
+    edges = given.edge_index.size(1)
+    assert build(num_nodes=14, num_edges=edges)._is_whole(given)
+    assert not build(num_nodes=14, num_edges=edges + 2)._is_whole(given)
+    assert not build(task="graph")._is_whole(given)
+
+
+@pytest.mark.parametrize("options", [{}, {"task": "graph", "norm": "batch"}], ids=str)
+def test_symmetric_under_renumbering(options):
+    model = build(**options)
+    for seed in range(3):
+        assert_permutation_equivariant(
+            lambda x, edges, u: model(GraphInputs.build(x, edges, u)), *graph(seed), tolerance=1e-9
+        )
+
+
+SIZES = (14, 1, 5, 40)
+
+
+def parts(seed: int = 0):
+    """Return graphs of several sizes: one node, no edges, and two ordinary ones."""
+    made = [graph(seed + i, nodes=n, edges=2 * n) for i, n in enumerate(SIZES)]
+    x, _, u = made[2]
+    made[2] = (x, torch.empty(2, 0, dtype=torch.long), u)
+    return made
+
+
+def together(graphs, order=None) -> GraphInputs:
+    sizes = torch.tensor([len(x) for x, _, _ in graphs])
+    offset = sizes.cumsum(0) - sizes
+    edge_index = torch.cat([e + o for (_, e, _), o in zip(graphs, offset, strict=True)], dim=1)
+    x, u = torch.cat([g[0] for g in graphs]), torch.cat([g[2] for g in graphs])
+    batch = torch.repeat_interleave(torch.arange(len(graphs)), sizes)
+    if order is not None:
+        edge_index = torch.argsort(order)[edge_index]
+        x, u, batch = x[order], u[order], batch[order]
+    return GraphInputs.build(x, edge_index, u, batch, len(graphs))
+
+
+@pytest.mark.parametrize("options", [{"task": "graph"}, {}], ids=["graph", "node"])
+def test_a_batch_is_each_graph_alone(options):
+    model, graphs = build(**options), parts()
+    alone = torch.cat([model(GraphInputs.build(*one)) for one in graphs])
+    torch.testing.assert_close(model(together(graphs)), alone, rtol=1e-9, atol=1e-9)
+    order = torch.randperm(len(alone), generator=torch.Generator().manual_seed(0))
+    mixed = model(together(graphs, order))
+    torch.testing.assert_close(mixed, alone[order], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"task": "graph", "max_scale": 10.0}, {}], ids=str)
+def test_gradients_of_a_batch_are_those_of_its_graphs(options):
+    """Bipartite graphs (the first is a path) have the eigenvalue 2 in the node variant too."""
+    graphs = parts()
+    path = torch.stack([torch.arange(13), torch.arange(1, 14)])
+    graphs[0] = (graphs[0][0], to_undirected(path), graphs[0][2])
+    gradients = []
+    torch.use_deterministic_algorithms(True)
+    try:
+        for given in ([together(graphs)], [GraphInputs.build(*one) for one in graphs]):
+            model = build(**options)
+            sum(model(one).square().sum() for one in given).backward()
+            gradients.append({name: p.grad for name, p in model.named_parameters()})
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(grad.isfinite().all() for grad in gradients[0].values())
+    assert gradients[0]["filters.0.decide.weight"].abs().max() > 0
+    assert_same(*gradients, 1e-9)
+
+
+def test_sampled_neighbourhoods_without_symmetry():
+    x, edge_index, u = graph(nodes=30, edges=60)
+    model = build()
+    for batch in NeighbourSampler(edge_index, 30, [2, 2], batch_size=6, seed=1).batches(epoch=0):
+        given = GraphInputs.build(x[batch.n_id], batch.edge_index, u[batch.n_id])
+        states = model(given)
+        states.sum().backward()
+        assert states.isfinite().all()
+
+
+def test_sparse_features_give_the_same():
+    x, edge_index, u = graph()
+    x = torch.where(x > 0.2, x, 0.0)
+    model = build(scale_features=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
+        sparse = GraphInputs.build(x.to_sparse_csr(), edge_index, u)
+        assert_same({"h": model(sparse)}, {"h": model(GraphInputs.build(x, edge_index, u))}, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["dropout", "wave_dropout", "filter_dropout", "feature_dropout"])
+def test_each_dropout_acts_in_training_alone(name):
+    off = dict.fromkeys(("dropout", "wave_dropout", "filter_dropout", "feature_dropout"), 0.0)
+    given = inputs()
+    model, plain = build(**{**off, name: 0.5}, share=1.0), build(**off, share=1.0)
+    assert torch.equal(model(given), plain(given))
+    assert torch.equal(plain.train()(given), plain(given))
+    model.train()
+    assert not torch.equal(model(given), model(given))
+
+
+def test_a_copy_in_single_precision_computes_the_same():
+    given, model = inputs(), build(norm="layer")
+    single = copy.deepcopy(model).float()
+    x = GraphInputs.build(given.x.float(), given.edge_index, given.signature.float())
+    torch.testing.assert_close(single(x).double(), model(given), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden_channels": 10}, r"multiple of num_scales \+ 1 .*hidden_channels=8"),
+        ({"hidden_channels": 8, "heads": 3}, "multiple of heads"),
+        ({"hidden_channels": 0}, "'hidden_channels'"),
+        ({"num_layers": 0}, "'num_layers'"),
+        ({"local": "gnc"}, "'local'.*Did you mean 'gcn'"),
+        ({"activation": "tanh"}, "'activation'"),
+        ({"dropout": 1.0}, "'dropout'"),
+        ({"wave_dropout": -0.1}, "'wave_dropout'"),
+        ({"filter_dropout": 1}, "'filter_dropout'"),
+        ({"feature_dropout": 2}, "'feature_dropout'"),
+        ({"order": 1}, "'order'"),
+        ({"num_scales": 0}, "'num_scales'"),
+        ({"max_scale": 0.0}, "'max_scale'"),
+        ({"heads": 0}, "'heads'"),
+        ({"norm": "bach"}, "'norm'.*Did you mean 'batch'"),
+        ({"variant": "link"}, "'variant'"),
+        ({"share": 0.0}, "'share'"),
+        ({"share": 1.1}, "'share'"),
+        ({"eigenpairs": 0}, "'eigenpairs'"),
+    ],
+)
+def test_ranges(options, message):
+    with pytest.raises(ConfigError, match=message):
+        WaveGC(5, **options)

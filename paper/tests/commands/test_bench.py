@@ -1,0 +1,196 @@
+"""``geof bench`` as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from geof import cli
+from geof_paper.bench import catalogue
+from geof_paper.commands import bench
+
+REQUIRED = {"dataset", "model", "backend", "seconds_per_epoch", "peak_rss_bytes", "ratio_to_gcn"}
+COMMAND = [sys.executable, "-m", "geof.cli", "bench"]
+
+
+@pytest.fixture
+def short(monkeypatch):
+    from dataclasses import replace
+
+    for name in ("FULL", "QUICK"):
+        effort = replace(getattr(catalogue, name), seconds=0.1, most_rounds=3, total_seconds=None)
+        monkeypatch.setattr(catalogue, name, effort)
+
+
+def test_help_names_the_workloads_and_does_not_import_torch():
+    code = (
+        "import sys, geof.cli\n"
+        "try: geof.cli.main(['bench', '--help'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Computers" in shown.stdout
+    assert shown.stdout.strip().endswith("False")
+
+
+def test_rows_summary_and_table_of_tiny_workloads(short, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    rows_file, summary_file = tmp_path / "deep" / "rows.json", tmp_path / "summary.json"
+    arguments = ["--workloads", "tiny", "tiny-set", "--models", "gcn", "gcn-csr", "geof-torch"]
+    files = ["--json", str(rows_file), "--summary", str(summary_file)]
+    assert cli.main(["bench", *arguments, *files, "--threads", "1"]) == 0
+    rows = json.loads(rows_file.read_text())
+    assert [(row["dataset"], row["model"], row["backend"]) for row in rows] == [
+        (dataset, model, backend)
+        for dataset in ("tiny", "tiny-set")
+        for model, backend in (("gcn", None), ("gcn-csr", None), ("geof", "torch"))
+    ]
+    for row in rows:
+        assert row.keys() == rows[0].keys() >= REQUIRED
+        assert row["status"] == "ok"
+        assert row["source"] == "generated"
+        assert row["inputs"] == "dense"
+        assert row["machine"]["threads"] == 1
+        assert row["peak_rss_bytes"] > row["peak_bytes_above_data"] >= 0
+        base = next(r for r in rows if (r["dataset"], r["model"]) == (row["dataset"], "gcn"))
+        expected = row["seconds_per_epoch"] / base["seconds_per_epoch"]
+        assert row["ratio_to_gcn"] == pytest.approx(expected)
+    summary = json.loads(summary_file.read_text())
+    assert summary["roofline"] is None
+    assert summary["growth"] == []
+    assert summary["machine"]["torch"] == rows[0]["machine"]["torch"] != "unknown"
+    text = capsys.readouterr().out
+    assert "tiny-set: memory of geof-torch" in text  # plain progress
+    for word in ("s/epoch", "geof", "torch", str(rows_file)):
+        assert word in text
+
+
+def test_a_quick_run_says_what_it_leaves_out(short, tmp_path, capsys):
+    path = tmp_path / "rows.json"
+    arguments = ["--quick", "--workloads", "tiny", "--json", str(path), "--quiet", "--threads", "1"]
+    assert cli.main(["bench", *arguments]) == 0
+    status = {(r["model"], r["backend"]): r["status"] for r in json.loads(path.read_text())}
+    assert status["gat", None] == status["geof", "reference"] == "skipped"
+    assert status["gcn", None] == status["geof", "torch"] == "ok"
+    text = capsys.readouterr().out
+    assert "geof-reference: left out of --quick" in text
+    assert "preparing" not in text  # quiet
+
+
+def test_what_was_named_is_not_left_out_of_a_quick_run(short, tmp_path):
+    path = tmp_path / "rows.json"
+    arguments = ["--quick", "--workloads", "tiny", "--models", "gat", "--json", str(path)]
+    assert cli.main(["bench", *arguments, "--quiet", "--threads", "1"]) == 0
+    (row,) = json.loads(path.read_text())
+    assert row["status"] == "ok"
+    assert row["ratio_to_gcn"] is None  # there is no GCN to compare with
+
+
+def test_methods_are_rows_with_their_preset(short, tmp_path, capsys, monkeypatch):
+    from geof_paper.bench import run
+
+    def here(task, *arguments, threads, say, seconds=None):
+        return task(*arguments, say=say)
+
+    monkeypatch.setattr(run, "in_fresh_process", here)
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "rows.json"
+    arguments = ["--workloads", "tiny", "--models", "gcn", "hgcn", "sparrow", "--json", str(path)]
+    assert cli.main(["bench", *arguments, "--quiet", "--threads", "1"]) == 0
+    rows = {row["model"]: row for row in json.loads(path.read_text())}
+    assert list(rows) == ["gcn", "hgcn", "sparrow"]
+    assert [row["preset"] for row in rows.values()] == [None, "published", "published"]
+    assert rows["hgcn"]["ratio_to_gcn"] > 0 < rows["hgcn"]["peak_rss_bytes"]
+    assert (rows["hgcn"]["stage"], rows["sparrow"]["stage"]) == ("supervised", "pretext")
+    text = capsys.readouterr().out
+    assert "published" in text
+    assert "tiny, sparrow: an epoch of its pretext" in text
+    assert "hgcn: an epoch of its pretext" not in text
+
+
+def test_the_papers_six_are_chosen_with_the_fastest_geof(monkeypatch):
+    from geof_paper.bench import run
+
+    seen = []
+    monkeypatch.setattr(run.Bench, "run", lambda self: seen.extend(self.contestants) or [])
+    monkeypatch.setattr(bench, "_print_rows", lambda console, rows: None)
+    assert cli.main(["bench", "--workloads", "tiny", "--models", "paper", "--quiet"]) == 0
+    assert [c.model for c in seen] == ["gcn", "amp", "g2former", "spdgnn", "argnn", "geof"]
+    assert seen[-1].backend in ("native", "torch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workloads", "tinny"], "Did you mean 'tiny'?"),
+        (["--workloads", "tiny", "--models", "gcn-crs"], "Did you mean 'gcn-csr'?"),
+        (["--workloads", "tiny", "--models", "spd-gnn"], "Did you mean 'spdgnn'?"),
+        (["--workloads", "tiny", "--data-root", "/nowhere"], "Expected the data root"),
+        (["--workloads", "tiny", "--json", "/proc/rows.json"], "Expected to write"),
+    ],
+)
+def test_refusals(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "geof_paper.bench.run.in_fresh_process", lambda *a, **k: pytest.fail("worked")
+    )
+    assert cli.main(["bench", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_failed_contestant_is_an_exit_code(short, tmp_path, monkeypatch, capsys):
+    from geof_paper.bench import run
+    from geof_paper.bench.timing import Times
+
+    def here(task, *arguments, threads, say, seconds=None):
+        if task.__name__ == "measure_times":
+            return {c: Times(error="ValueError: broken") for c in arguments[1]}
+        return task(*arguments, say=say)
+
+    monkeypatch.setattr(run, "in_fresh_process", here)
+    path = tmp_path / "rows.json"
+    assert cli.main(["bench", "--workloads", "tiny", "--models", "gcn", "--json", str(path)]) == 1
+    (row,) = json.loads(path.read_text())
+    assert (row["status"], row["reason"]) == ("failed", "ValueError: broken")
+    assert "ValueError: broken" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_interruption_keeps_what_is_finished(tmp_path):
+    path = tmp_path / "rows.json"
+    arguments = ["--workloads", "tiny", "edges-1e6", "--models", "gcn", "--json", str(path)]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--threads", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in process.stdout:
+        if line.startswith("edges-1e6"):  # 'tiny' is finished
+            break
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert [row["dataset"] for row in json.loads(path.read_text())] == ["tiny"]
+
+
+def test_progress_is_live_on_a_terminal_plain_elsewhere_and_none_when_quiet():
+    from rich.console import Console
+
+    for terminal, quiet, shown in ((True, False, True), (False, False, True), (True, True, False)):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=60)
+        with bench._progress(console, quiet=quiet) as say:
+            say("Computers: preparing")
+            time.sleep(0.3)  # a live line is drawn some ten times a second
+        assert ("Computers: preparing" in text.getvalue()) is shown
+        assert ("\x1b[" in text.getvalue()) is (terminal and not quiet)

@@ -1,0 +1,325 @@
+"""Every table and figure by one command: written in full, continued, and honest about gaps."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from geof.cli import main
+from geof_paper.commands.reproduce import COMPUTED, TRAINED
+from geof_paper.grid import worker as runner
+from geof_paper.studies.declared import STUDIES
+
+FILES = {"table.csv", "table.json", "table.md", "table.tex", "study.json"}
+FIGURE = {"figure.svg", "figure.png"}
+
+
+@pytest.fixture
+def reproduce(tiny, small_presets, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: main(["reproduce", *words])
+
+
+def read(folder: str) -> dict[str, dict[str, dict]]:
+    """Return a table's cells by line and column."""
+    table = json.loads(Path("reproduced", folder, "table.json").read_text())
+    return {
+        row["label"]: dict(zip(table["columns"], row["cells"], strict=True))
+        for row in table["rows"]
+    }
+
+
+def about(folder: str) -> dict:
+    return json.loads(Path("reproduced", folder, "study.json").read_text())
+
+
+def test_all_studies_are_commands():
+    assert set(TRAINED) == set(STUDIES)
+
+
+def test_an_ablation_from_nothing_to_its_files(reproduce, capsys):
+    assert reproduce("ablation", "--datasets", "CiteSeer", "--splits", "0-1") == 0
+    out = capsys.readouterr().out
+    assert "What each part is worth: reproduced/ablation" in out
+    assert {p.name for p in Path("reproduced/ablation").iterdir()} == FILES | FIGURE
+    table = read("ablation")
+    assert list(table) == ["full", "w/o SA", "w/o AI", "w/o GT", "w/o SF", "w/o GE"]
+    frozen = "node-CiteSeer-geof-tuned+model.evolution=frozen.json"
+    record = json.loads(Path("results/studies", frozen).read_text())
+    cell = table["w/o GE"]["CiteSeer"]
+    assert cell["mean"] == pytest.approx(record["summary"]["test_mean"])
+    assert (cell["count"], cell["of"]) == (2, 2)
+    assert table["full"]["CiteSeer"]["paper"] == 77.7
+    differences = read("ablation-differences")
+    full = json.loads(Path("results/node-CiteSeer-geof-tuned.json").read_text())
+    wanted = record["summary"]["test_mean"] - full["summary"]["test_mean"]
+    assert differences["w/o GE"]["CiteSeer"]["mean"] == pytest.approx(wanted)
+    study = about("ablation")
+    assert study["command"] == "geof reproduce ablation --datasets CiteSeer --splits 0,1"
+    assert study["missing"] == []
+    assert study["versions"]["torch"]
+    rows = csv.DictReader(Path("reproduced/ablation/table.csv").read_text().splitlines())
+    assert len(list(rows)) == 6
+
+
+def test_nothing_is_run_twice_and_nothing_with_no_run(reproduce, capsys, monkeypatch):
+    words = ("feedback", "--datasets", "CiteSeer", "--splits", "0")
+    assert reproduce(*words, "--no-run") == 0
+    assert "4 of 4 cells are not finished" in capsys.readouterr().out
+    assert read("feedback")["full"]["CiteSeer"]["mean"] is None
+    assert not Path("runs").exists()
+    assert reproduce(*words) == 0
+    first = Path("reproduced/feedback/table.csv").read_text()
+
+    def never(*arguments, **options):
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(runner, "run_experiment", never)
+    assert reproduce(*words) == 0
+    assert Path("reproduced/feedback/table.csv").read_text() == first
+
+
+def test_failures_are_in_the_table(reproduce, monkeypatch, capsys):
+    original = runner.run_experiment
+
+    def failing(experiment, out, watch):
+        if "one-shot" in str(out):
+            raise MemoryError("no room")
+        return original(experiment, out=out, watch=watch)
+
+    monkeypatch.setattr(runner, "run_experiment", failing)
+    assert reproduce("feedback", "--datasets", "CiteSeer", "--splits", "0-1") == 1
+    cell = read("feedback")["one-shot"]["CiteSeer"]
+    assert (cell["mean"], cell["note"]) == (None, "failed: split 0, 1")
+    assert read("feedback")["full"]["CiteSeer"]["count"] == 2
+    assert "failed: split 0, 1" in Path("reproduced/feedback/table.md").read_text()
+    assert "MemoryError: no room" in capsys.readouterr().out
+    assert "MemoryError: no room" in about("feedback")["missing"][0]
+    monkeypatch.setattr(runner, "run_experiment", original)
+    assert reproduce("feedback", "--datasets", "CiteSeer", "--splits", "0-1", "--retry-failed") == 0
+    assert read("feedback")["one-shot"]["CiteSeer"]["count"] == 2
+
+
+def test_what_other_code_made_is_shown_and_said(reproduce, monkeypatch):
+    words = ("feedback", "--datasets", "CiteSeer", "--splits", "0")
+    assert reproduce(*words) == 0
+    for module in ("experiments.cells", "reports.exhibits"):
+        monkeypatch.setattr(f"geof.{module}.code_digest", lambda encoder: "other")
+    assert reproduce(*words, "--no-run") == 0
+    assert read("feedback")["full"]["CiteSeer"]["count"] == 1
+    assert "4 of 4 runs were made by earlier code" in about("feedback")["text"]
+
+
+def test_sensitivity_has_a_table_and_a_figure_for_each_number(reproduce, monkeypatch):
+    small = {"epochs": 1, "model": {"hidden_channels": 64, "blocks": 8, "controller_channels": 4}}
+    for module in ("cells", "studies"):
+        monkeypatch.setattr(f"geof.experiments.{module}.load_preset", lambda *_: small)
+    assert reproduce("sensitivity", "--datasets", "CiteSeer", "--splits", "0") == 0
+    assert list(read("sensitivity-blocks")) == [f"B = {b}" for b in (4, 8, 16, 32, 64)]
+    assert list(read("sensitivity-prototypes")) == [f"K = {k}" for k in (4, 8, 16, 32, 64)]
+    for name in ("sensitivity-blocks", "sensitivity-prototypes"):
+        assert {p.name for p in Path("reproduced", name).iterdir()} == FILES | FIGURE
+
+
+def test_depth_and_stability_show_what_was_measured(reproduce):
+    assert reproduce("depth", "--datasets", "CiteSeer", "--splits", "0,1") == 0
+    table = read("depth")
+    assert list(table) == [f"L = {depth}" for depth in range(1, 9)]
+    change = table["L = 8"]["CiteSeer: D_Z(L)"]
+    record = json.loads(
+        Path("results/studies/node-CiteSeer-geof-tuned+model.steps=8.json").read_text()
+    )
+    measured = [e["measures"]["depth"]["geometry_change"] for e in record["splits"]]
+    assert [len(values) for values in measured] == [8, 8]
+    assert change["mean"] == pytest.approx(sum(values[-1] for values in measured) / 2)
+    assert reproduce("stability", "--datasets", "CiteSeer", "--splits", "0,1") == 0
+    assert next(iter(read("stability"))) == "sigma = 0.01"
+    assert "R_state changes by" in about("stability")["text"]
+    for name in ("depth", "stability"):
+        assert {p.name for p in Path("reproduced", name).iterdir()} == FILES | FIGURE
+    # A fresh clone has the records and no run folders: the same tables come from them.
+    Path("runs").rename("elsewhere")
+    before = Path("reproduced/depth/table.csv").read_text()
+    assert reproduce("depth", "--datasets", "CiteSeer", "--splits", "0,1", "--no-run") == 0
+    assert Path("reproduced/depth/table.csv").read_text() == before
+
+
+def test_theory_and_maps(reproduce):
+    assert reproduce("theory", "--splits", "0") == 0
+    rows = read("theory-CiteSeer")
+    assert len(rows) == 4
+    assert all(cells["observed"]["mean"] <= cells["bound"]["mean"] for cells in rows.values())
+    assert "iteration converges on" in about("theory-CiteSeer")["text"]
+    assert reproduce("visualise", "--models", "geof") == 0
+    assert list(read("visualise-CiteSeer")) == ["GeoF", "GeoF, correction off"]
+    for name in ("visualise-CiteSeer", "visualise-CiteSeer-correction"):
+        assert {p.name for p in Path("reproduced", name).iterdir()} >= FIGURE
+
+
+def test_one_page_of_all(reproduce, capsys):
+    assert reproduce("page") == 1
+    assert "Expected exhibits" in capsys.readouterr().err
+    assert reproduce("aggregate", "--from", "paper") == 0
+    assert reproduce("feedback", "--datasets", "CiteSeer", "--splits", "0", "--no-run") == 0
+    Path("remarks.md").write_text("What was found.")
+    assert reproduce("page", "--page", "docs/all.md", "--remarks", "remarks.md") == 0
+    page = Path("docs/all.md").read_text()
+    order = ["What was found.", "own tables", "](../reproduced/aggregate-paper/figure.svg)"]
+    order += ["## Statistics and schedules", "`geof reproduce feedback", "Not run: 4"]
+    places = [page.index(text) for text in order]
+    assert places == sorted(places)
+
+
+def test_comparisons_take_both_tasks(reproduce):
+    words = ("--datasets", "CiteSeer", "--models", "geof:tuned,gcn:plain", "--splits", "0")
+    assert reproduce("node-link", *words) == 0
+    table = read("node-link")
+    assert list(table) == ["GeoF tuned", "GCN, usual"]
+    assert list(table["GeoF tuned"]) == ["CiteSeer", "CiteSeer link"]
+    assert reproduce("graph", "--datasets", "BBBP", "--models", "gcn", "--splits", "0") == 0
+    assert list(read("graph")["GCN, usual"]) == ["BBBP (ROC-AUC)"]
+
+
+def test_the_papers_own_tables_give_its_aggregates(reproduce):
+    assert reproduce("aggregate", "--from", "paper") == 0
+    table = read("aggregate-paper")
+    assert table["GCN"]["p (Holm)"]["mean"] == 2.91e-15
+    assert table["WaveGC"]["avg. rank"]["mean"] == 4.4
+    text = about("aggregate-paper")["text"]
+    assert "chi-square 169.2 with 14 degrees of freedom" in text
+    assert "103 of 103 numbers agree" in text
+
+
+def test_aggregates_of_our_rows(reproduce, capsys):
+    words = ("--models", "geof:tuned,gcn", "--splits", "0")
+    for dataset in ("CiteSeer", "Photo"):
+        assert reproduce("node-link", "--datasets", dataset, *words) == 0
+    assert reproduce("aggregate", "--models", "gcn") == 0
+    assert "4 of 18 settings were used" in about("aggregate")["text"]
+    assert list(read("aggregate")) == ["GeoF", "GCN"]
+    assert reproduce("aggregate") == 1  # the other methods have no rows at all
+    assert "Expected" in capsys.readouterr().err
+
+
+def test_efficiency_from_rows_of_the_benchmark(reproduce, capsys):
+    row = {
+        "model": "gcn",
+        "dataset": "NCI1",
+        "status": "ok",
+        "reason": None,
+        "seconds_per_epoch": 2.0,
+        "graphs": 10,
+        "graphs_per_epoch": 5,
+        "peak_rss_bytes": 5 * 10**8,
+        "machine": {"cpu": "c"},
+    }
+    Path("rows.json").write_text(json.dumps([row]))
+    assert reproduce("efficiency", "--bench", "rows.json") == 0
+    assert read("efficiency-time")["GCN"]["NCI1"]["mean"] == 4.0
+    assert read("efficiency-memory")["GCN"]["NCI1"]["mean"] == 0.5
+    assert read("efficiency-time")["GeoF"]["NCI1"]["paper"] == 0.4391
+    assert len(about("efficiency-time")["missing"]) == 35
+    assert reproduce("efficiency", "--bench", "none.json") == 1
+    assert "Run: geof bench --models paper" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("ablation", "--datasets", "Citeseer"), "Did you mean 'CiteSeer'"),
+        (("ablation", "--models", "w/o SFF"), "Did you mean 'w/o SF'"),
+        (("stability", "--datasets", "PROTEINS", "--splits", "0"), "node classification"),
+    ],
+)
+def test_what_cannot_be_done_is_said(reproduce, capsys, words, expected):
+    assert reproduce(*words) == 1
+    said = capsys.readouterr()
+    assert expected in said.err + said.out
+
+
+def test_names(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "everything"])
+    said = capsys.readouterr().err
+    assert all(name in said for name in (*TRAINED, *COMPUTED))
+
+
+REAL = pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="needs GEOF_DATA")
+GRID = ("second-order", "--datasets", "CiteSeer", "--models", "gcn", "--splits", "0-1")
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "geof.cli", "reproduce", *GRID, *words],
+        cwd=folder,
+        # Ray lets its workers give way to everything else unless told.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_epochs(folder: Path, least: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for path in folder.glob("runs/results/*/*/metrics.jsonl"):
+            if path.read_text().count("\n") >= least:
+                return
+        time.sleep(0.02)
+    raise AssertionError("nothing happened")
+
+
+@REAL
+@pytest.mark.slow
+def test_a_killed_grid_ends_with_the_same_table(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    assert start(whole).wait(timeout=300) == 0
+    process = start(killed, "--workers", "2")
+    wait_for_epochs(killed, least=3)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (killed / "reproduced").exists()
+    assert start(killed, "--workers", "2").wait(timeout=300) == 0
+    for name in ("table.csv", "table.json", "table.md", "table.tex"):
+        path = Path("reproduced/second-order", name)
+        assert (killed / path).read_bytes() == (whole / path).read_bytes()
+
+
+@REAL
+@pytest.mark.slow
+def test_a_grid_on_ray_survives_a_killed_worker(tmp_path):
+    pytest.importorskip("ray")
+    process = start(tmp_path, "--ray", "--workers", "2")
+    wait_for_epochs(tmp_path, least=3)
+    os.kill(_a_ray_worker(), signal.SIGKILL)
+    out = process.communicate(timeout=400)[0]
+    assert process.returncode == 0, out
+    again = start(tmp_path, "--out", "again")
+    assert again.wait(timeout=300) == 0  # every cell is there: only the table is written
+    assert "split" not in again.stdout.read().replace("splits", "")
+    path = Path("second-order/table.csv")
+    assert (tmp_path / "again" / path).read_bytes() == (tmp_path / "reproduced" / path).read_bytes()
+
+
+def _a_ray_worker() -> int:
+    """Return the process of a task of ours that Ray runs."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            name = path.read_bytes()
+        except OSError:
+            continue
+        if name.startswith(b"ray::_train"):
+            return int(path.parent.name)
+    raise AssertionError("no worker of Ray is training")

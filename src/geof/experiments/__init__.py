@@ -1,1 +1,0 @@
-"""Many runs: searches over settings, recorded results and the page that shows them."""

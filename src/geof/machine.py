@@ -1,0 +1,39 @@
+"""The machine a number was measured on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from geof.io import write_json
+
+MACHINE = "machine.json"
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers of time depend on."""
+    return {"processor": processor(), "cores": os.cpu_count(), "system": platform.system()}
+
+
+def note_machine(folder: Path) -> None:
+    """Write ``machine.json`` into the folder of a run that ended here."""
+    write_json(folder / MACHINE, machine())
+
+
+def noted_machine(folder: Path) -> dict[str, Any] | None:
+    """Return the machine a run ended on, ``None`` if that was not noted."""
+    path = folder / MACHINE
+    return dict(json.loads(path.read_text())) if path.is_file() else None
+
+
+def processor() -> str:
+    """Return the processor's name as the system tells it."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,159 @@
+"""What a method is to the engine.
+
+Every method is an encoder: a module with ``out_channels`` whose ``forward`` takes
+:class:`~geof.methods.interface.GraphInputs` and returns node states ``(n, out_channels)`` in a
+Euclidean chart. That is enough to train it on all three tasks with the shared readouts. A method
+that has more of its own says so by what it returns and by the methods it has:
+
+- a loss of its own: return an :class:`Encoding` with a ``penalty``;
+- a decoder of its own: register a readout, which gets the whole :class:`Encoding` (whatever the
+  encoder put into ``context`` too) and may return :class:`Outputs` with several graded terms;
+- a pre-training stage: :class:`HasPretext`;
+- something to do between epochs: :class:`HasEpochEnd`. What it learns there belongs into buffers,
+  so that a resumed run goes on with the same bits.
+
+Arguments a method needs for its construction it names in its signature, see :data:`GIVEN`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
+
+from geof.caching import Cache, T
+from geof.kernels import Neighbourhoods
+
+TaskKind: TypeAlias = Literal["node", "link", "graph"]
+
+GIVEN = ("in_channels", "signature_channels", "task", "num_classes", "num_nodes", "num_edges")
+"""What the engine tells a method that asks for it by name; all other arguments are options.
+
+``num_nodes`` and ``num_edges`` (columns of ``edge_index`` that messages run along) are those of the
+one graph of a node or link task, and ``None`` for sets of graphs.
+"""
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """One graph, or a batch of graphs side by side.
+
+    Attributes:
+        x: ``(n, F)`` features, dense or sparse CSR.
+        edge_index: ``(2, E)``, both directions of every edge, no self-loops.
+        edges: The same, closed and sorted for GeoF.
+        signature: ``(n, q)``.
+        batch: ``(n,)``, the graph of each node, or ``None`` for a single graph.
+        num_graphs: How many graphs.
+        caches: One per graph, for what a method derives from its edges and features once; they live
+            as long as the data do, whatever batches the graph appears in.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    edges: Neighbourhoods
+    signature: Tensor
+    batch: Tensor | None = None
+    num_graphs: int = 1
+    caches: tuple[Cache, ...] = ()
+
+    @classmethod
+    def build(
+        cls,
+        x: Tensor,
+        edge_index: Tensor,
+        signature: Tensor,
+        batch: Tensor | None = None,
+        num_graphs: int = 1,
+        caches: Sequence[Cache] | None = None,
+    ) -> GraphInputs:
+        """Prepare the neighbourhoods; signatures take the dtype of the features."""
+        edges = Neighbourhoods.from_edge_index(edge_index, x.size(0))
+        if caches is None:
+            caches = [Cache() for _ in range(num_graphs)]
+        return cls(x, edge_index, edges, signature.to(x.dtype), batch, num_graphs, tuple(caches))
+
+    def cached(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Return what ``build`` made of this graph or batch the first time it was asked for."""
+        return self.edges.cached(key, build)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What an encoder makes of a graph.
+
+    Attributes:
+        states: ``(n, out_channels)``, in a Euclidean chart.
+        penalty: The method's own loss, a scalar added to the task's; ``None`` for none.
+        context: For the method's own readout.
+    """
+
+    states: Tensor
+    penalty: Tensor | None = None
+    context: Any = None
+
+    @classmethod
+    def of(cls, value: Tensor | Encoding) -> Encoding:
+        """Return an encoding, bare states without penalty and context."""
+        return value if isinstance(value, Encoding) else cls(value)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a readout makes of an encoding.
+
+    Attributes:
+        prediction: The logits that are scored.
+        graded: Weights and logits, each of which the task's loss grades; ``None`` grades the
+            prediction alone.
+        penalty: The method's own loss, a scalar; ``None`` for none.
+    """
+
+    prediction: Tensor
+    graded: Sequence[tuple[Tensor | float, Tensor]] | None = None
+    penalty: Tensor | None = None
+
+    def loss(self, task_loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the weighted sum of the task's loss over all graded logits, and the penalty."""
+        if self.graded is None:
+            total = task_loss(self.prediction)
+        else:
+            first, *rest = [weight * task_loss(logits) for weight, logits in self.graded]
+            total = sum(rest, start=first)
+        return total if self.penalty is None else total + self.penalty
+
+
+@runtime_checkable
+class HasPretext(Protocol):
+    """A method that is trained without labels first (``pretraining.epochs``)."""
+
+    def pretext_loss(self, inputs: GraphInputs) -> Tensor:
+        """Return the scalar loss of the pretext task; it sees no label."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingView:
+    """What a method may look at between epochs: training data only.
+
+    Attributes:
+        epoch: The epoch that has just ended, from 1.
+        inputs: The graph with the edges messages run along, or a batch of training graphs.
+        score: Returns the training metric in percent that the current readout reaches with an
+            encoding of ``inputs``; no gradient, evaluation mode.
+    """
+
+    epoch: int
+    inputs: GraphInputs
+    score: Callable[[Encoding], float]
+
+
+@runtime_checkable
+class HasEpochEnd(Protocol):
+    """A method that does something after every epoch of the task's training."""
+
+    def end_epoch(self, view: TrainingView) -> None:
+        """Look at the training data and change buffers."""
+        ...

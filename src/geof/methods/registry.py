@@ -1,0 +1,216 @@
+"""Methods by name: registered beside their class, found by entry point or from a plugin file.
+
+A package offers methods through the entry-point group ``geof.methods``: the entry's name is the
+method's, its value the module whose import registers it. A single file does the same through
+``--plugin FILE.py``. Nothing is imported before a method is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from geof.errors import ConfigError, DataError, nearest
+from geof.methods.interface import GIVEN, TaskKind
+from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
+from geof.options import require_option
+from geof.plugins import INSTALL_PAPER, METHODS, PAPER_METHODS, entry_points
+
+OWN = {"geof": "geof.methods.geof", "gcn": "geof.methods.gcn"}
+"""The library's own methods and the modules that register them."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is trained, and how to build it.
+
+    Attributes:
+        name: What ``--method`` calls it.
+        build: Takes those of :data:`~geof.methods.interface.GIVEN` it names, and options; returns a
+            module that keeps the interface of :mod:`geof.methods.interface`.
+        documented: What has the options as keyword arguments with defaults, if not ``build``.
+        readouts: The method's own readouts by task. They are built with ``in_channels``,
+            ``num_classes`` (if they name it) and options, and are called with the
+            :class:`~geof.methods.interface.Encoding`, the inputs and the pairs.
+        presets: Folder of the presets that travel with it, ``PRESET/TASK.yaml``.
+        revision: Raised when its numbers change: recorded runs of an earlier one are stale.
+    """
+
+    name: str
+    build: Callable[..., nn.Module]
+    documented: Callable[..., object] | None = None
+    readouts: Mapping[TaskKind, Callable[..., nn.Module]] = field(default_factory=dict)
+    presets: Path | None = None
+    revision: int = 1
+
+
+READOUTS: dict[TaskKind, Callable[..., nn.Module]] = {
+    "node": NodeReadout,
+    "link": LinkReadout,
+    "graph": GraphReadout,
+}
+"""The readouts all methods share, by task."""
+
+READOUT_KINDS = ("own", "shared")
+"""Values of ``readout.kind``, which methods with a readout of their own have."""
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(method: Method) -> Method:
+    """Make a method known by its name.
+
+    Raises:
+        ConfigError: If another one has the name.
+    """
+    before = _METHODS.get(method.name)
+    if before is not None and not _same_place(before.build, method.build):
+        raise ConfigError(
+            f"Expected a new name for a method (got {method.name!r}, which "
+            f"{before.build.__module__} has registered). Choose another one."
+        )
+    _METHODS[method.name] = method
+    return method
+
+
+def unregister(name: str) -> None:
+    """Forget a method."""
+    _METHODS.pop(name, None)
+
+
+def method_names() -> list[str]:
+    """Return the names of all methods that can be had here, the library's own first."""
+    return list(dict.fromkeys([*OWN, *_entry_points(), *_METHODS]))
+
+
+def get_method(name: str) -> Method:
+    """Return a method by name, importing what registers it.
+
+    Raises:
+        ConfigError: If there is none, naming the nearest, or its module does not register it.
+    """
+    if name in _METHODS:
+        return _METHODS[name]
+    if name in OWN:
+        importlib.import_module(OWN[name])
+    elif name in _entry_points():
+        _load(_entry_points()[name])
+    elif name in PAPER_METHODS:
+        raise ConfigError(
+            f"Expected an installed method (got {name!r}, which is part of geof-paper). Install it "
+            f"with: {INSTALL_PAPER}"
+        )
+    else:
+        raise ConfigError(
+            f"Expected a known method (got {name!r}). {nearest(name, method_names())} For a method "
+            "of your own pass --plugin FILE.py."
+        )
+    if name not in _METHODS:
+        raise ConfigError(
+            f"Expected the module of method {name!r} to register it, with "
+            "geof.methods.register(Method(...)), and it did not."
+        )
+    return _METHODS[name]
+
+
+def load_plugin(path: Path) -> list[str]:
+    """Import a Python file that registers methods; return the names of those it added.
+
+    Raises:
+        DataError: If the file is not there.
+        ConfigError: If it cannot be imported, or registers nothing.
+    """
+    if not path.is_file():
+        raise DataError(f"Expected a Python file at '{path}' for '--plugin' (there is none).")
+    name = f"geof_plugin_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise ConfigError(f"Expected '--plugin' to be a file that ends in .py (got '{path}').")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses and inspect look it up there
+    try:
+        module_spec.loader.exec_module(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"Expected to import '{path}' ({type(error).__name__}: {error})."
+        ) from error
+    added = [n for n, method in _METHODS.items() if method.build.__module__ == name]
+    if not added:
+        raise ConfigError(
+            f"Expected '{path}' to register a method, with geof.methods.register(Method(...))."
+        )
+    return added
+
+
+def method_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a method, given or by default.
+
+    Raises:
+        ConfigError: For a method or an option that does not exist, naming the nearest.
+    """
+    method = get_method(name)
+    return _with_defaults("options", method.documented or method.build, options)
+
+
+def readout_options(name: str, task: TaskKind, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of the readout of a method for a task, given or by default.
+
+    Raises:
+        ConfigError: For an option it does not have, naming the nearest.
+    """
+    method = get_method(name)
+    if task not in method.readouts:
+        return _with_defaults("readout", READOUTS[task], options)
+    kind = options.get("kind", "own")
+    require_option("readout.kind", kind, READOUT_KINDS)
+    return _with_defaults("readout", readout_of(method, task, kind), options, kind="own")
+
+
+def readout_of(method: Method, task: TaskKind, kind: str) -> Callable[..., nn.Module]:
+    """Return what builds a readout: the method's own, or the one all methods share."""
+    return method.readouts[task] if kind == "own" else READOUTS[task]
+
+
+def _with_defaults(
+    section: str, documented: Callable[..., object], options: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    own = more | {
+        name: parameter.default
+        for name, parameter in inspect.signature(documented).parameters.items()
+        if name not in GIVEN
+    }
+    for name in options:
+        if name not in own:
+            raise ConfigError(f"Unknown option '{section}.{name}'. " + nearest(name, own))
+    return {**own, **options}
+
+
+@cache
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    return entry_points(METHODS)
+
+
+def _load(entry: metadata.EntryPoint) -> None:
+    try:
+        entry.load()
+    except Exception as error:
+        raise ConfigError(
+            f"Expected to import method {entry.name!r} from '{entry.value}' "
+            f"({type(error).__name__}: {error}). Reinstall the package that brings it."
+        ) from error
+
+
+def _same_place(one: Callable[..., object], other: Callable[..., object]) -> bool:
+    """Return whether two builders are the same, imported twice perhaps."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)

@@ -1,0 +1,311 @@
+r"""The GeoF encoder (paper, section 3 and Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from geof.errors import NonFiniteError
+from geof.kernels import Neighbourhoods
+from geof.nn.atlas import PrototypeAtlas
+from geof.nn.inputs import all_finite, as_neighbourhoods, check_batch, check_finite, check_matrix
+from geof.nn.refinement import Refinement, drop_features, scale_rows
+from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSettings
+from geof.nn.step import CoupledState, Recurrence
+from geof.nn.trace import GeoFState, StepTrace
+from geof.options import require_number, require_option, require_positive
+
+
+class GeoF(Recurrence):
+    r"""Node features and node geometry, evolved together by message-passing feedback.
+
+    From "Learning Propagation Geometry from Message-Passing Feedback". With
+    :math:`\xi_i^0 = W_{in} x_i` and :math:`Z_i^0` from a structure-aware atlas (Eq. 3), each of
+    :math:`L` steps with shared parameters computes
+
+    .. math::
+        h_i &= L_i \xi_i, \quad
+        \omega_{ij} \propto \exp(-\|h_i - h_j\|_2^2 / \tau), \quad
+        m_{j \to i} = L_i^{-1} L_j \phi(\xi_j), \quad
+        \bar\xi_i = \sum_j \omega_{ij} m_{j \to i} \\
+        \xi_i' &= (1 - r_i) \odot \xi_i + r_i \odot \bar\xi_i \\
+        C_{i,b} &= \sum_j \omega_{ij} \delta_{ij,b} \delta_{ij,b}^\top + \epsilon_s I, \quad
+        \delta_{ij} = m_{j \to i} - \phi(\xi_i), \quad
+        \hat z_{i,b} = \log\text{-coordinates of } \operatorname{SChol}(C_{i,b}) \\
+        z_{i,b}' &= \Pi_{\mathcal Z}((1 - \lambda) z_{i,b} + \lambda \hat z_{i,b}
+                    + \gamma \Delta z_{i,b})
+
+    and the output is :math:`h_i^L = L_i^L \xi_i^L`, ready for a readout.
+
+    Args:
+        in_channels: Width of the node features.
+        hidden_channels: :math:`d`.
+        signature_channels: :math:`q`, the width of the structural signatures.
+        blocks: :math:`B`, dividing ``hidden_channels``.
+        prototypes: :math:`K`, the size of the atlas.
+        steps: :math:`L \ge 1`.
+        temperature: :math:`\tau > 0`.
+        target_mix: :math:`\lambda \in (0, 1]`.
+        correction_strength: :math:`\gamma \ge 0`.
+        correction_rank: :math:`r` of the controller's factors.
+        controller_channels: Width of the controller's hidden layer.
+        spectral_floor: :math:`\epsilon_s > 0`.
+        offdiagonal_bound: :math:`a_{max}`.
+        log_scale_bounds: :math:`(\ell_{min}, \ell_{max})`.
+        jitter: :math:`\epsilon_0` of the stabilised Cholesky factor.
+        jitter_growth: Its growth :math:`\beta` per retry.
+        jitter_retries: Retries :math:`T_{max}` before giving up with an error.
+        structure_aware: ``False`` is the paper's w/o SA: the gate and the controller see zeros in
+            place of signatures. ``signature_features`` is a matter of its own.
+        atlas_initialisation: ``False`` is w/o AI: every node starts from identity frames.
+        frame_transport: ``False`` is w/o GT: messages are taken as they are.
+        feedback: ``"full"``, ``"mean"``, ``"diagonal"`` or ``"none"`` (w/o SF).
+        evolution: ``"recurrent"``, ``"one-shot"`` or ``"frozen"`` (w/o GE).
+        lift_gain: Factor on the usual random start of :math:`W_{in}`, whose scale the paper leaves
+            open: it decides how far apart states are against :math:`\tau`.
+        backend: ``"auto"`` (the fastest that can be used), ``"native"`` (compiled, CPU),
+            ``"torch"`` (any device) or ``"reference"`` (the paper's per-edge form).
+        recompute: Keep only the states between steps for the backward pass and compute each step
+            once more there: less memory for one more forward pass of time.
+        scale_features: Scale every row of the input features to length :math:`\sqrt F`.
+        signature_features: Let the signatures join the features,
+            :math:`\xi^0 = W_{in} x + W_u u`, as positional encodings do.
+        normalise: Normalisation of the state at the start and after every step: ``"none"``,
+            ``"layer"`` (over each node's entries) or ``"batch"`` (over the nodes).
+        feed_forward: Hidden width, in multiples of ``hidden_channels``, of a feed-forward map of
+            its own after every step; 0 for none.
+        dropout: Probability of dropping an entry of the state between steps.
+        feature_dropout: Probability of dropping an entry of the input features.
+        outputs: ``"last"`` returns :math:`h^L`; ``"all"`` returns :math:`[h^0 \| \dots \| h^L]`,
+            ``out_channels`` wide.
+
+    The last seven are not in the paper and do nothing by default; see
+    :mod:`geof.nn.refinement`.
+
+    Shapes:
+        - **input:** features :math:`(n, F)` (dense, or sparse COO/CSR), edges :math:`(2, E)`
+          without self-loops, signature :math:`(n, q)`
+        - **output:** environment states :math:`(n, d)`, or :math:`(n, (L + 1) d)` for
+          ``outputs="all"``
+
+    >>> model = GeoF(5, 16, signature_channels=3, blocks=4)
+    >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    >>> model(torch.randn(3, 5), edge_index, torch.rand(3, 3)).shape
+    torch.Size([3, 16])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int = 64,
+        *,
+        signature_channels: int,
+        blocks: int = 8,
+        prototypes: int = 4,
+        steps: int = 2,
+        temperature: float = 1.0,
+        target_mix: float = 0.5,
+        correction_strength: float = 0.1,
+        correction_rank: int = 4,
+        controller_channels: int = 64,
+        spectral_floor: float = 1.0,
+        offdiagonal_bound: float = 2.0,
+        log_scale_bounds: tuple[float, float] = (-5.0, 5.0),
+        jitter: float = 1e-6,
+        jitter_growth: float = 10.0,
+        jitter_retries: int = 5,
+        structure_aware: bool = True,
+        atlas_initialisation: bool = True,
+        frame_transport: bool = True,
+        feedback: Feedback = "full",
+        evolution: Evolution = "recurrent",
+        lift_gain: float = 1.0,
+        backend: str = "auto",
+        recompute: bool = False,
+        scale_features: bool = False,
+        signature_features: bool = False,
+        normalise: Norm = "none",
+        feed_forward: int = 0,
+        dropout: float = 0.0,
+        feature_dropout: float = 0.0,
+        outputs: StepOutputs = "last",
+    ) -> None:
+        require_positive("in_channels", in_channels)
+        require_positive("steps", steps)
+        require_number("lift_gain", lift_gain, above=0)
+        require_number("feature_dropout", feature_dropout, least=0, below=1)
+        require_option("outputs", outputs, get_args(StepOutputs))
+        super().__init__(
+            hidden_channels,
+            signature_channels=signature_channels,
+            blocks=blocks,
+            correction_rank=correction_rank,
+            controller_channels=controller_channels,
+            settings=StepSettings(
+                temperature=temperature,
+                target_mix=target_mix,
+                correction_strength=correction_strength,
+                spectral_floor=spectral_floor,
+                offdiagonal_bound=offdiagonal_bound,
+                log_scale_bounds=log_scale_bounds,
+                jitter=jitter,
+                jitter_growth=jitter_growth,
+                jitter_retries=jitter_retries,
+                structure_aware=structure_aware,
+                atlas_initialisation=atlas_initialisation,
+                frame_transport=frame_transport,
+                feedback=feedback,
+                evolution=evolution,
+            ),
+            backend=backend,
+        )
+        self.in_channels = in_channels
+        self.hidden_channels = hidden_channels
+        self.out_channels = hidden_channels * (steps + 1 if outputs == "all" else 1)
+        self.steps = steps
+        self.outputs = outputs
+        self.scale_features = scale_features
+        self.feature_dropout = feature_dropout
+        self.recompute = recompute
+        self.lift_gain = lift_gain
+        self.feature_lift = nn.Linear(in_channels, hidden_channels, bias=False)
+        self._reset_lift()
+        self.signature_lift = (
+            nn.Linear(signature_channels, hidden_channels, bias=False)
+            if signature_features
+            else None
+        )
+        self.atlas = PrototypeAtlas(
+            signature_channels,
+            prototypes=prototypes,
+            blocks=blocks,
+            block_size=self.block_size,
+            box=self.box,
+        )
+        self.refinement = Refinement(
+            hidden_channels,
+            steps,
+            normalise=normalise,
+            feed_forward=feed_forward,
+            dropout=dropout,
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        super().reset_parameters()
+        self.refinement.reset_parameters()
+        self.feature_lift.reset_parameters()
+        self._reset_lift()
+        if self.signature_lift is not None:
+            self.signature_lift.reset_parameters()
+        self.atlas.reset_parameters()
+
+    def _reset_lift(self) -> None:
+        with torch.no_grad():
+            self.feature_lift.weight.mul_(self.lift_gain)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        signature: Tensor,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        r"""Return the environment states :math:`h^L`, ``(n, d)``, or those of all steps.
+
+        Args:
+            x: Node features.
+            edge_index: Edges, sources in the first row; or prepared
+                :class:`~geof.kernels.Neighbourhoods`.
+            signature: Structural signatures.
+            batch: PyG's batch vector, checked and otherwise not needed: graphs of a batch share
+                no edge, so each comes out as it would alone.
+        """
+        if batch is not None:
+            check_batch(batch, x.size(0))
+        return self.evolve(x, edge_index, signature).output
+
+    def evolve(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        signature: Tensor,
+        *,
+        trajectory: bool = False,
+    ) -> GeoFState:
+        """Return the coupled state after the last step, and every step's trace on request."""
+        check_matrix("x", x, self.in_channels, self.feature_lift.weight.dtype)
+        signature = self._check_signature(signature, x.size(0))
+        edges = as_neighbourhoods(edge_index, x.size(0))
+        initial = self.initial_state(x, signature)
+        state = initial
+        traces: list[StepTrace] = []
+        environments = [self.environment(*state)] if self.outputs == "all" else []
+        for step in range(self.steps):
+            if trajectory:
+                state, trace = self.traced_advance(state, edges, signature, step)
+                state = self.refined(state, step)
+                traces.append(replace(trace, features=state.features))
+            elif self.recompute and torch.is_grad_enabled():
+                advanced = checkpoint(
+                    self.advance,
+                    state,
+                    edges,
+                    signature,
+                    step,
+                    use_reentrant=False,
+                    preserve_rng_state=False,  # a step draws nothing
+                )
+                state = self.refined(advanced, step)
+            else:
+                state = self.refined(self.advance(state, edges, signature, step), step)
+            if self.outputs == "all" or step == self.steps - 1:
+                environments.append(self.environment(*state))
+        return GeoFState(
+            features=state.features,
+            coordinates=state.coordinates,
+            environment=environments[-1],
+            output=torch.cat(environments, dim=-1) if len(environments) > 1 else environments[-1],
+            edges=edges,
+            initial_features=initial.features,
+            initial_coordinates=initial.coordinates,
+            trajectory=tuple(traces) if trajectory else None,
+        )
+
+    def refined(self, state: CoupledState, step: int) -> CoupledState:
+        """Return the state after step number ``step`` as the next step sees it."""
+        return CoupledState(self.refinement.after(state.features, step), state.coordinates)
+
+    def initial_state(self, x: Tensor, signature: Tensor) -> CoupledState:
+        r"""Return :math:`(\xi^0, Z^0)`, Eq. (3)."""
+        if self.scale_features:
+            x = scale_rows(x)
+        x = drop_features(x, self.feature_dropout, training=self.training)
+        if x.layout == torch.strided:
+            features = self.feature_lift(x)
+        else:
+            features = torch.sparse.mm(x, self.feature_lift.weight.t())
+        # A non-finite feature always reaches its row of the narrow product, which is cheap to
+        # check; the wide input is searched only to name the culprit.
+        if not torch.compiler.is_compiling() and not all_finite(features):
+            check_finite("x", x.detach() if x.layout == torch.strided else x.detach().to_dense())
+            raise NonFiniteError(
+                "Expected finite lifted features (finite features times W_in are not). Lower the "
+                "learning rate or scale the features."
+            )
+        if self.signature_lift is not None:
+            features = features + self.signature_lift(signature)
+        features = self.refinement.start(features)
+        if self.settings.atlas_initialisation:
+            return CoupledState(features, self.atlas(self._structure(signature)))
+        return CoupledState(features, self.identity_coordinates(x.size(0)))
+
+    def __repr__(self) -> str:
+        return (
+            f"GeoF({self.in_channels}, {self.hidden_channels}, blocks={self.blocks}, "
+            f"steps={self.steps})"
+        )

@@ -1,0 +1,96 @@
+"""Options of the recurrent step: names, defaults, ranges and their meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from geof.errors import ConfigError
+from geof.options import known_options, require_number, require_option
+
+Feedback: TypeAlias = Literal["full", "mean", "diagonal", "none"]
+Evolution: TypeAlias = Literal["recurrent", "one-shot", "frozen"]
+StepOutputs: TypeAlias = Literal["last", "all"]
+Pooling: TypeAlias = Literal["mean", "sum"]
+Norm: TypeAlias = Literal["none", "layer", "batch"]
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    r"""Scalars and switches of the recurrent step.
+
+    Defaults are the paper's where it prints a value; the floor and the jitters are ours.
+
+    The last five fields choose among the variants the paper studies. None of them changes the
+    parameters, so a checkpoint loads into every variant.
+
+    Attributes:
+        temperature: :math:`\tau > 0` of the neighbourhood weights, Eq. (4).
+        target_mix: :math:`\lambda \in (0, 1]`, weight of the residual target, Eq. (12).
+        correction_strength: :math:`\gamma \ge 0`, weight of the learned correction, Eq. (12).
+        spectral_floor: :math:`\epsilon_s > 0` of the second moment, Eq. (8). The paper does not
+            print it; at 1 the target of a calm neighbourhood is the identity frame.
+        offdiagonal_bound: :math:`a_{max}` of the admissible box.
+        log_scale_bounds: :math:`(\ell_{min}, \ell_{max})` of the admissible box.
+        jitter: :math:`\epsilon_0` of the stabilised Cholesky factor, Eq. (51).
+        jitter_growth: :math:`\beta`, Eq. (51).
+        jitter_retries: :math:`T_{max}`, Eq. (51).
+        structure_aware: ``False`` replaces signatures by zero (w/o SA).
+        atlas_initialisation: ``False`` starts every node at identity frames (w/o AI).
+        frame_transport: ``False`` takes messages and residuals as they are (w/o GT).
+        feedback: The statistic behind the target: ``"full"``, ``"mean"``, ``"diagonal"``, or
+            ``"none"``, which puts the current coordinates in its place (w/o SF).
+        evolution: ``"recurrent"``, ``"one-shot"`` (updated after the first step only) or
+            ``"frozen"`` at the initial coordinates (w/o GE).
+    """
+
+    temperature: float = 1.0
+    target_mix: float = 0.5
+    correction_strength: float = 0.1
+    spectral_floor: float = 1.0
+    offdiagonal_bound: float = 2.0
+    log_scale_bounds: tuple[float, float] = (-5.0, 5.0)
+    jitter: float = 1e-6
+    jitter_growth: float = 10.0
+    jitter_retries: int = 5
+    structure_aware: bool = True
+    atlas_initialisation: bool = True
+    frame_transport: bool = True
+    feedback: Feedback = "full"
+    evolution: Evolution = "recurrent"
+
+    def __post_init__(self) -> None:
+        require_number("temperature", self.temperature, above=0)
+        require_number("target_mix", self.target_mix, above=0, most=1)
+        require_number("correction_strength", self.correction_strength, least=0)
+        require_number("spectral_floor", self.spectral_floor, above=0)
+        for name in ("structure_aware", "atlas_initialisation", "frame_transport"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(
+                    f"Expected '{name}' to be True or False (got {getattr(self, name)!r})."
+                )
+        require_option("feedback", self.feedback, get_args(Feedback))
+        require_option("evolution", self.evolution, get_args(Evolution))
+
+    @classmethod
+    def from_options(cls, **options: Any) -> StepSettings:
+        """Build the settings from keywords; an unknown one is an error naming the nearest.
+
+        Raises:
+            ConfigError: For an unknown name or a value out of range.
+        """
+        return cls(**known_options(cls, options))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "w/o SA": {"structure_aware": False},
+    "w/o AI": {"atlas_initialisation": False},
+    "w/o GT": {"frame_transport": False},
+    "w/o SF": {"feedback": "none"},
+    "w/o GE": {"evolution": "frozen"},
+    "mean-only": {"feedback": "mean"},
+    "diagonal": {"feedback": "diagonal"},
+    "one-shot": {"evolution": "one-shot"},
+}
+"""The paper's names (sections 4.3 and 4.5) and the settings that make them."""

@@ -1,0 +1,336 @@
+r"""The recurrent step (paper, Algorithm 1, the loop over :math:`l`) and a layer made of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from geof.errors import ConfigError, ShapeError
+from geof.geometry import (
+    AdmissibleBox,
+    JitterSchedule,
+    StepLipschitz,
+    StepNorms,
+    num_coordinates,
+    step_lipschitz,
+)
+from geof.kernels import Backend, Evolution, Neighbourhoods, StepStatistics, resolve_backend
+from geof.nn.controller import CorrectionController, evolve_coordinates
+from geof.nn.feedback import step_spec, updates_geometry
+from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
+from geof.nn.settings import StepSettings
+from geof.nn.trace import StepTrace, geometry_change
+from geof.nn.transport import FrameTransport
+from geof.options import require_divisible, require_positive
+
+
+class CoupledState(NamedTuple):
+    r"""The pair :math:`S^l = (\xi^l, Z^l)`: features ``(n, d)`` and coordinates ``(n, B, t)``."""
+
+    features: Tensor
+    coordinates: Tensor
+
+
+class Recurrence(nn.Module):
+    """Parameters and arithmetic of one step, shared by :class:`GeoFConv` and ``GeoF``."""
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        signature_channels: int,
+        blocks: int,
+        correction_rank: int,
+        controller_channels: int,
+        settings: StepSettings,
+        backend: str,
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.block_size = require_divisible(channels, blocks)
+        require_positive("signature_channels", signature_channels, least=0)
+        self.signature_channels = signature_channels
+        self.blocks = blocks
+        self.settings = settings
+        self.backend = backend
+        self.box = AdmissibleBox(settings.offdiagonal_bound, settings.log_scale_bounds)
+        self.schedule = JitterSchedule(
+            settings.jitter, settings.jitter_growth, settings.jitter_retries
+        )
+        resolve_backend(backend, self.block_size)
+        self.transport = FrameTransport(channels)
+        self.controller = CorrectionController(
+            self.block_size,
+            signature_channels=signature_channels,
+            hidden_channels=controller_channels,
+            rank=correction_rank,
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        self.transport.reset_parameters()
+        self.controller.reset_parameters()
+
+    def identity_coordinates(self, num_nodes: int) -> Tensor:
+        """Return the coordinates of identity frames, ``(n, B, t)`` zeros."""
+        weight = self.transport.message.weight
+        return weight.new_zeros(num_nodes, self.blocks, num_coordinates(self.block_size))
+
+    def environment(self, features: Tensor, coordinates: Tensor) -> Tensor:
+        r"""Return :math:`h_i = L_i \xi_i`, Eq. (4), ``(n, d)``."""
+        backend = self._backend_for(features)
+        return backend.environment(self._split(features), coordinates).flatten(1)
+
+    def advance(
+        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
+    ) -> CoupledState:
+        r"""Return :math:`S^{l+1} = F(S^l)` (Eqs. 4 to 12)."""
+        backend = self._backend_for(state.features)
+        if backend.evolve is None or not updates_geometry(self.settings, step):
+            return self._advance(state, edges, signature, step).following
+        settings = self.settings
+        aggregate, coordinates = backend.evolve(
+            self._split(state.features),
+            self._split(self.transport.message(state.features)),
+            state.coordinates,
+            edges,
+            step_spec(settings, self.schedule, step),
+            Evolution(
+                settings.target_mix,
+                settings.correction_strength,
+                settings.offdiagonal_bound,
+                settings.log_scale_bounds,
+                (
+                    self.controller.maps(self._structure(signature))
+                    if settings.correction_strength > 0
+                    else None
+                ),
+            ),
+        )
+        features = self.transport(state.features, aggregate.flatten(1))
+        return CoupledState(features, coordinates)
+
+    def traced_advance(
+        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
+    ) -> tuple[CoupledState, StepTrace]:
+        """Return the next state and everything the step computed on the way."""
+        following, message, statistics, correction = self._advance(state, edges, signature, step)
+        attempt = statistics.attempt
+        retried = edges.source.new_zeros(()) if attempt is None else (attempt > 0).sum()
+        return following, StepTrace(
+            weight=statistics.weight,
+            aggregate=statistics.aggregate.flatten(1),
+            mean_residual=statistics.aggregate - message,
+            moment=statistics.moment,
+            target=statistics.target,
+            correction=correction,
+            features=following.features,
+            coordinates=following.coordinates,
+            geometry_change=geometry_change(following.coordinates, state.coordinates),
+            retried_blocks=retried,
+        )
+
+    def _advance(
+        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int
+    ) -> _Advance:
+        settings = self.settings
+        xi = self._split(state.features)  # (n, B, m)
+        message = self._split(self.transport.message(state.features))  # (n, B, m)
+        statistics = self._backend_for(xi).step(
+            xi, message, state.coordinates, edges, step_spec(settings, self.schedule, step)
+        )
+        features = self.transport(state.features, statistics.aggregate.flatten(1))
+        coordinates, correction = state.coordinates, None
+        if updates_geometry(settings, step):
+            if settings.correction_strength > 0:
+                correction = self.controller(xi, statistics.aggregate, self._structure(signature))
+            coordinates = evolve_coordinates(
+                coordinates,
+                statistics.target,
+                correction,
+                target_mix=settings.target_mix,
+                correction_strength=settings.correction_strength,
+                box=self.box,
+            )
+        return _Advance(CoupledState(features, coordinates), message, statistics, correction)
+
+    @contextmanager
+    def correction_off(self) -> Iterator[None]:
+        r"""Switch the learned correction off (:math:`\gamma = 0`) inside a ``with`` block.
+
+        It needs no retraining and leaves the parameters alone; the paper compares a trained
+        checkpoint with and without it.
+        """
+        settings = self.settings
+        self.settings = replace(settings, correction_strength=0.0)
+        try:
+            yield
+        finally:
+            self.settings = settings
+
+    def lipschitz(self, feature_bound: float, signature_bound: float) -> StepLipschitz:
+        r"""Return Proposition 3 (ii)'s constants for the present parameters.
+
+        Args:
+            feature_bound: :math:`\Xi`, a bound on every :math:`\|\xi_i\|_2`.
+            signature_bound: :math:`\bar U`, a bound on every :math:`\|u_i\|_2`.
+
+        Raises:
+            ConfigError: For a variant the proposition does not speak of.
+        """
+        settings = self.settings
+        variant = (settings.frame_transport, settings.feedback, settings.evolution)
+        if variant != (True, "full", "recurrent"):
+            raise ConfigError(
+                "Expected the full model: Proposition 3 (ii) bounds the step with "
+                "frame_transport=True, feedback='full' and evolution='recurrent' (got {}, {!r}, "
+                "{!r}).".format(*variant)
+            )
+        hidden, output = self.controller.hidden, self.controller.output
+        norms = StepNorms(
+            message=_spectral_norm(self.transport.message.weight),
+            gate=_spectral_norm(self.transport.gate.weight),
+            controller_hidden=_spectral_norm(hidden.weight),
+            controller_output=_spectral_norm(output.weight),
+            hidden_bias=float(hidden.bias.detach().norm()),
+            output_bias=float(output.bias.detach().norm()),
+            signature=signature_bound,
+        )
+        return step_lipschitz(
+            self.block_size,
+            self.blocks,
+            self.box,
+            norms,
+            feature_bound=feature_bound,
+            temperature=settings.temperature,
+            spectral_floor=settings.spectral_floor,
+            jitter=settings.jitter,
+            target_mix=settings.target_mix,
+            correction_strength=settings.correction_strength,
+        )
+
+    def _backend_for(self, tensor: Tensor) -> Backend:
+        return resolve_backend(self.backend, self.block_size, tensor.device)
+
+    def _split(self, features: Tensor) -> Tensor:
+        return features.reshape(-1, self.blocks, self.block_size)
+
+    def _check_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
+        """Return the signature, checked; empty where none is needed."""
+        dtype = self.transport.message.weight.dtype
+        if signature is None:
+            if self.signature_channels:
+                raise ShapeError(
+                    f"Expected 'signature' with {self.signature_channels} columns (got None). "
+                    "Compute it with geof.structural_signature, or build with "
+                    "signature_channels=0."
+                )
+            return self.transport.message.weight.new_zeros(num_nodes, 0)
+        check_matrix("signature", signature, self.signature_channels, dtype)
+        check_same_nodes("signature", signature, num_nodes)
+        check_finite("signature", signature)
+        return signature
+
+    def _structure(self, signature: Tensor) -> Tensor:
+        """Return what the gate and the controller see of the signature: zero for w/o SA."""
+        return signature if self.settings.structure_aware else torch.zeros_like(signature)
+
+
+class _Advance(NamedTuple):
+    following: CoupledState
+    message: Tensor
+    statistics: StepStatistics
+    correction: Tensor | None
+
+
+def _spectral_norm(weight: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(weight.detach().double(), ord=2))
+
+
+class GeoFConv(Recurrence):
+    r"""One recurrent step of GeoF as a layer for your own network.
+
+    It takes node states and their geometry and returns both after one step of
+    geometry-weighted, frame-aligned message passing (Eqs. 4 to 12). Chain several layers by
+    passing the coordinates on; without them the layer starts from identity frames.
+
+    Args:
+        channels: :math:`d`, the width of the state (input and output).
+        signature_channels: :math:`q`, the width of the structural signatures the controller
+            sees (default: 0, none).
+        blocks: :math:`B`, dividing ``channels``.
+        correction_rank: :math:`r` of the controller's factors.
+        controller_channels: Width of the controller's hidden layer.
+        backend: ``"auto"``, ``"native"``, ``"torch"`` or ``"reference"``.
+        **settings: Any field of :class:`geof.options.StepSettings`.
+
+    Shapes:
+        - **input:** state :math:`(n, d)`, edges :math:`(2, E)`, coordinates
+          :math:`(n, B, m(m+1)/2)`, signature :math:`(n, q)`
+        - **output:** state :math:`(n, d)`, coordinates :math:`(n, B, m(m+1)/2)`
+
+    >>> conv = GeoFConv(16, blocks=4)
+    >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    >>> x, coordinates = conv(torch.randn(3, 16), edge_index)
+    >>> x.shape, coordinates.shape
+    (torch.Size([3, 16]), torch.Size([3, 4, 10]))
+    >>> x, coordinates = conv(x, edge_index, coordinates)  # a second step, or a second layer
+    >>> h = conv.environment(x, coordinates)  # the states in shared coordinates, for a readout
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        signature_channels: int = 0,
+        blocks: int = 8,
+        correction_rank: int = 4,
+        controller_channels: int = 64,
+        backend: str = "auto",
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            channels,
+            signature_channels=signature_channels,
+            blocks=blocks,
+            correction_rank=correction_rank,
+            controller_channels=controller_channels,
+            settings=StepSettings.from_options(**settings),
+            backend=backend,
+        )
+        self.in_channels = self.out_channels = channels
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        coordinates: Tensor | None = None,
+        signature: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the state and the coordinates after one step.
+
+        Coordinates are taken as they are; those a step returns lie inside the admissible box.
+        """
+        check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
+        check_finite("x", x)
+        signature = self._check_signature(signature, x.size(0))
+        edges = as_neighbourhoods(edge_index, x.size(0))
+        identity = self.identity_coordinates(x.size(0))
+        if coordinates is None:
+            coordinates = identity
+        elif coordinates.shape != identity.shape or coordinates.dtype != identity.dtype:
+            raise ShapeError(
+                "Expected 'coordinates' to have shape (num_nodes, blocks, m(m+1)/2) = "
+                f"{tuple(identity.shape)} and dtype {identity.dtype} (got "
+                f"{tuple(coordinates.shape)}, {coordinates.dtype})."
+            )
+        state = self.advance(CoupledState(x, coordinates), edges, signature)
+        return state.features, state.coordinates
+
+    def __repr__(self) -> str:
+        return f"GeoFConv({self.channels}, blocks={self.blocks})"

@@ -1,1 +1,0 @@
-"""What a reader gets: tables, figures and pages made from runs and records."""

@@ -1,0 +1,450 @@
+"""Open a run and apply it: predictions and embeddings of new data, scores on its own split."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import global_mean_pool
+
+from geof.data.columns import ColumnEncoder
+from geof.data.link_splits import LinkSplit
+from geof.data.records import GraphSet, NodeGraph
+from geof.data.signatures import SignatureSettings, kept_signature
+from geof.data.split_files import DatasetIdentity
+from geof.data.splits import GraphSplit, NodeSplit
+from geof.errors import ConfigError, DataError, ShapeError
+from geof.geometry import log_determinant
+from geof.methods.geof import GeoFEncoder
+from geof.methods.interface import GraphInputs
+from geof.nn.inference import evolve_in_pieces
+from geof.training.checkpoint import load_tensors, read_tensors
+from geof.training.graph_batches import PackedGraphs
+from geof.training.network import Network, NetworkSpec
+from geof.training.plan import metric_of
+from geof.training.settings import BatchSettings
+from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task
+from geof.training.trainer import CHECKPOINT, sums_in_fixed_order
+
+AnyPart: TypeAlias = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, ready to be applied.
+
+    Attributes:
+        network: With the chosen epoch's parameters, in evaluation mode.
+        spec: What it was built from.
+        class_names: The label of each class index.
+        signature: How its signatures are computed.
+        path: The checkpoint it was read from.
+        about: All the checkpoint's header says: what ``config.json`` does, and the epoch.
+        finished: ``False`` while the folder around the checkpoint has no result yet: the network
+            is then that of the best epoch so far.
+    """
+
+    network: Network
+    spec: NetworkSpec
+    class_names: tuple[str, ...]
+    signature: SignatureSettings
+    path: Path
+    about: Mapping[str, Any]
+    finished: bool
+
+    @classmethod
+    def open(cls, path: Path | str) -> Run:
+        """Read a run folder or a checkpoint; nothing but the checkpoint itself is needed.
+
+        Raises:
+            DataError: If there is none (yet), it is damaged, or it does not describe a run.
+        """
+        checkpoint = _checkpoint_at(Path(path))
+        tensors, about = read_tensors(checkpoint)
+        try:
+            spec = NetworkSpec(**about["network"])
+            signature = _signature_settings(about["signature"])
+            network = Network(spec)
+        except (KeyError, TypeError, ConfigError) as error:
+            raise DataError(
+                f"Expected '{checkpoint}' to be a checkpoint of 'geof train', whose header "
+                f"describes a network ({type(error).__name__}: {error})."
+            ) from error
+        load_tensors(checkpoint, tensors, network)
+        network.eval()
+        names = tuple(map(str, about.get("class_names") or range(spec.num_classes)))
+        beside = checkpoint.parent
+        finished = (beside / "result.json").exists() or not (beside / "config.json").exists()
+        return cls(network, spec, names, signature, checkpoint, about, finished)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.path.parent
+
+    @property
+    def epoch(self) -> int:
+        """The epoch validation chose."""
+        return int(self.about.get("epoch", 0))
+
+    @property
+    def columns(self) -> Mapping[str, str | None]:
+        """Names of the columns of identifiers, labels and SMILES it was trained with."""
+        return dict(self.about.get("columns") or {})
+
+    @property
+    def schema(self) -> ColumnEncoder | None:
+        """What tables of nodes go through; ``None`` unless it was trained on one.
+
+        Raises:
+            DataError: If it was written by another version.
+        """
+        stored = self.about.get("schema")
+        return None if stored is None else ColumnEncoder.from_json(json.dumps(stored))
+
+
+def _checkpoint_at(path: Path) -> Path:
+    """Return the checkpoint a path means: itself, or the one of a run folder."""
+    if path.is_file():
+        return path
+    checkpoint = path / CHECKPOINT
+    if checkpoint.is_file():
+        return checkpoint
+    if (path / "config.json").is_file():
+        raise DataError(
+            f"Expected a checkpoint in '{path}', but the run is not finished and has not saved one "
+            f"yet. Go on with: geof train --resume {shlex.quote(str(path))}"
+        )
+    raise DataError(
+        f"Expected a run folder of 'geof train' or a checkpoint at '{path}' (there is "
+        f"{'no ' + CHECKPOINT if path.is_dir() else 'nothing'}). Check the path."
+    )
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class probabilities, or link probabilities in a single column.
+
+    Attributes:
+        ids: One identifier per row; a pair of them for links.
+        columns: Names of the probability columns.
+        probability: ``(rows, columns)``.
+    """
+
+    ids: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...]
+    probability: Tensor
+
+    def labels(self) -> list[str]:
+        """Return the most probable class of each row; ``1`` or ``0`` for links."""
+        if len(self.columns) == 1:
+            return [str(int(p >= 0.5)) for p in self.probability[:, 0].tolist()]
+        return [self.columns[i] for i in self.probability.argmax(-1).tolist()]
+
+
+def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> Predictions:
+    """Return the class probabilities of every node of a graph.
+
+    Args:
+        run: Trained for the node task.
+        data: The graph.
+        piece_size: For graphs that fill the memory: compute in pieces of so many neighbours, see
+            :func:`geof.nn.inference.evolve_in_pieces`. GeoF only.
+    """
+    _require_task(run, "node")
+    inputs = _inputs(run, data)
+    with _inference(run):
+        logits = _node_logits(run, inputs, piece_size)
+    named = tuple((name,) for name in node_ids(data))
+    return Predictions(named, run.class_names, logits.softmax(-1))
+
+
+def predict_pairs(run: Run, data: NodeGraph, pairs: Tensor) -> Predictions:
+    """Return the link probability of candidate pairs ``(2, P)``, given all edges of the graph."""
+    _require_task(run, "link")
+    inputs, ids = _inputs(run, data), node_ids(data)
+    with _inference(run):
+        logits = run.network(inputs, pairs)
+    named = tuple((ids[u], ids[v]) for u, v in pairs.t().tolist())
+    return Predictions(named, ("link",), logits.sigmoid().unsqueeze(-1))
+
+
+def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictions:
+    """Return the class probabilities of every graph of a set."""
+    _require_task(run, "graph")
+    named = tuple((name,) for name in graph_ids(data))
+    if not data.graphs:
+        return Predictions(named, run.class_names, torch.empty(0, len(run.class_names)))
+    with _inference(run):
+        logits = [run.network(inputs) for inputs in _batches(run, data, batch_size)]
+    return Predictions(named, run.class_names, torch.cat(logits).softmax(-1))
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Vectors for nodes or graphs, and the geometry behind them where the encoder has one.
+
+    Attributes:
+        ids: One identifier per row.
+        vectors: ``(rows, d)``.
+        coordinates: ``(n, B, m (m + 1) / 2)``, the coordinates :math:`Z_i` of every node's frame
+            after the last step; ``None`` unless the encoder is GeoF.
+        graph_of_node: ``(n,)``, the row of each node's graph; ``None`` for rows that are nodes.
+    """
+
+    ids: tuple[str, ...]
+    vectors: Tensor
+    coordinates: Tensor | None = None
+    graph_of_node: Tensor | None = None
+
+    @property
+    def log_determinant(self) -> Tensor | None:
+        r""":math:`\log\det L_i` of every node, ``(n,)``, summed over its blocks."""
+        return None if self.coordinates is None else log_determinant(self.coordinates).sum(-1)
+
+
+def embed_nodes(run: Run, data: NodeGraph) -> Embeddings:
+    """Return the states the encoder gives every node of a graph, from all its edges.
+
+    Args:
+        run: Trained for the node or the link task.
+        data: The graph.
+    """
+    if run.spec.task == "graph":
+        _require_task(run, "node or link")
+    inputs = _inputs(run, data)
+    with _inference(run):
+        states, coordinates = _encode(run, inputs)
+    return Embeddings(node_ids(data), states, coordinates)
+
+
+def embed_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Embeddings:
+    """Return a vector per graph: its nodes' states pooled (and normalised, where the run does).
+
+    It is what the MLP of :class:`~geof.nn.GraphReadout` gets; for a method whose own readout
+    does not pool states, their mean.
+    """
+    _require_task(run, "graph")
+    vectors, coordinates = [], []
+    with _inference(run):
+        for inputs in _batches(run, data, batch_size):
+            states, own = _encode(run, inputs)
+            pool = getattr(run.network.readout, "pooled", global_mean_pool)
+            vectors.append(pool(states, inputs.batch, inputs.num_graphs))
+            coordinates.append(own)
+    sizes = torch.tensor([graph.num_nodes for graph in data.graphs])
+    return Embeddings(
+        graph_ids(data),
+        torch.cat(vectors),
+        None
+        if coordinates[0] is None
+        else torch.cat([own for own in coordinates if own is not None]),
+        torch.repeat_interleave(torch.arange(len(sizes)), sizes),
+    )
+
+
+def evaluate_part(run: Run, data: NodeGraph | GraphSet, part: AnyPart = "test") -> Scores:
+    """Score a run on a part of the split it was trained with, read from its folder.
+
+    On the run's own data the test part gives the metrics of ``result.json``. The training part is
+    scored like the test part, without dropout; the negatives of training links are those of epoch
+    0, which training does not use.
+
+    Args:
+        run: From a folder with its split.
+        data: What it was trained on.
+        part: Which part.
+
+    Raises:
+        DataError: If the data are not those the split was made for.
+    """
+    task = stored_task(run, data)
+    if part == "train":
+        _put_training_in_place_of_test(task)
+    with _inference(run):
+        return task.evaluate(run.network, "validation" if part == "validation" else "test")
+
+
+def part_predictions(
+    run: Run, data: NodeGraph | GraphSet, part: AnyPart = "test", *, task: Task | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what :func:`evaluate_part` scores: the probabilities of a part beside its labels.
+
+    Args:
+        run: From a folder with its split.
+        data: What it was trained on.
+        part: Which part.
+        task: From :func:`stored_task`, where it is at hand already.
+
+    Returns:
+        Probabilities ``(R, C)``, labels ``(R,)`` and which nodes or graphs the rows are ``(R,)``;
+        for links the probabilities ``(P,)`` of a link, whether there is one, and the pairs
+        ``(2, P)``. Messages of a link run pass along training edges alone.
+
+    Raises:
+        DataError: If the data are not those the split was made for.
+    """
+    task = stored_task(run, data) if task is None else task
+    split: Any = task.split
+    rows = {"train": split.train, "validation": split.validation, "test": split.test}[part]
+    with _inference(run):
+        if isinstance(task, LinkTask):
+            drawn = part == "train"
+            negatives = (
+                split.training_negatives(0) if drawn else getattr(split, f"{part}_negatives")
+            )
+            pairs = torch.cat([rows, negatives], dim=1)
+            labels = (torch.arange(pairs.size(1)) < rows.size(1)).long()
+            return run.network(task.inputs, pairs).sigmoid(), labels, pairs
+        if isinstance(task, NodeTask):
+            return run.network(task.inputs)[rows].softmax(-1), task.data.graph.y[rows], rows
+        assert isinstance(task, GraphTask)
+        pieces = rows.split(task.batch_size)  # as evaluation does, to the same bits
+        logits = torch.cat([run.network(task._inputs(piece)) for piece in pieces])
+        return logits.softmax(-1), task._labels[rows], rows
+
+
+def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
+    """Return the task a run was trained on, with the split of its folder.
+
+    Raises:
+        DataError: If the data are not those the split was made for.
+    """
+    _require_same_content(run, data)
+    # The content decides: a file may have been renamed.
+    identity = replace(DatasetIdentity.of(data), name=str(run.about.get("dataset")))
+    path, signature = run.folder / "split.npz", run.signature
+    if isinstance(data, GraphSet):
+        _require_task(run, "graph")
+        _require_width(run, data.graphs[0].x)
+        return GraphTask(
+            data,
+            GraphSplit.load(path, identity),
+            metric=metric_of(data),
+            batches=BatchSettings(batch_size=run.about.get("batch_size")),
+            signature=signature,
+        )
+    _require_width(run, data.graph.x)
+    if run.spec.task == "link":
+        return LinkTask(data, LinkSplit.load(path, identity), signature=signature)
+    _require_task(run, "node")
+    return NodeTask(data, NodeSplit.load(path, identity), signature=signature)
+
+
+def _put_training_in_place_of_test(task: Task) -> None:
+    """Change what a task takes for its test part; what it passes messages along stays."""
+    split = task.split
+    if isinstance(split, LinkSplit):
+        negatives = split.training_negatives(0)
+        task.split = replace(split, test=split.train, test_negatives=negatives)
+    else:
+        task.split = replace(split, train=split.test, test=split.train)
+
+
+@contextmanager
+def _inference(run: Run) -> Iterator[None]:
+    """Compute as the run did when it read its test part: to the same bits."""
+    fixed = bool(run.about.get("training", {}).get("deterministic", True))
+    with torch.no_grad(), sums_in_fixed_order(fixed):
+        yield
+
+
+def _node_logits(run: Run, inputs: GraphInputs, piece_size: int | None) -> Tensor:
+    """Return the logits of all nodes, computed in pieces if so wanted."""
+    encoder = run.network.encoder
+    if piece_size is None:
+        logits: Tensor = run.network(inputs)
+    elif isinstance(encoder, GeoFEncoder):
+        states = evolve_in_pieces(
+            encoder.geof, inputs.x, inputs.edges, inputs.signature, piece_size=piece_size
+        )
+        logits = run.network.readout(states)
+    else:
+        raise ConfigError(
+            f"Expected a GeoF run for 'piece_size' (got {run.spec.encoder!r}). Leave it out."
+        )
+    return logits
+
+
+def _encode(run: Run, inputs: GraphInputs) -> tuple[Tensor, Tensor | None]:
+    """Return the encoder's states, and the coordinates of GeoF's frames."""
+    encoder = run.network.encoder
+    if not isinstance(encoder, GeoFEncoder):
+        return run.network.encode(inputs).states, None
+    state = encoder.geof.evolve(inputs.x, inputs.edges, inputs.signature)
+    return state.output, state.coordinates
+
+
+def _batches(run: Run, data: GraphSet, batch_size: int) -> Iterator[GraphInputs]:
+    _require_width(run, data.graphs[0].x)
+    packed = PackedGraphs.pack(data.graphs)
+    signature = packed.sign(run.signature).values
+    for chosen in torch.arange(len(packed)).split(batch_size):
+        yield packed.batch(chosen, signature)
+
+
+def node_ids(data: NodeGraph) -> tuple[str, ...]:
+    """Return the identifiers of a graph's nodes, their numbers where it has none."""
+    return data.node_ids or tuple(map(str, range(data.graph.num_nodes)))
+
+
+def graph_ids(data: GraphSet) -> tuple[str, ...]:
+    """Return the identifiers of a set's graphs, their numbers where it has none."""
+    return data.graph_ids or tuple(map(str, range(len(data.graphs))))
+
+
+def _signature_settings(record: Mapping[str, Any]) -> SignatureSettings:
+    """Return the settings behind a signature's record; exact ones have no probes and no seed."""
+    names = ("walk_length", "degree", "method", "probes", "seed")
+    return SignatureSettings(**{n: record[n] for n in names if record[n] is not None})
+
+
+def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
+    graph = data.graph
+    _require_width(run, graph.x)
+    signature = kept_signature(graph.edge_index, graph.num_nodes, run.signature)
+    return GraphInputs.build(graph.x, graph.edge_index, signature.values)
+
+
+def _require_same_content(run: Run, data: NodeGraph | GraphSet) -> None:
+    trained = (run.about.get("data") or {}).get("content_hash")
+    if trained is not None and trained != data.content_hash:
+        raise DataError(
+            f"Expected the data that '{run.folder}' was trained on, for which its split was made "
+            f"(content {trained[:12]}; got '{data.name}' with {data.content_hash[:12]}). Give the "
+            "same data, or apply the run to others with 'geof predict'."
+        )
+
+
+def _require_width(run: Run, x: Tensor) -> None:
+    if x.size(1) != run.spec.in_channels:
+        raise ShapeError(
+            f"Expected {run.spec.in_channels} features, as the run in '{run.folder}' was trained "
+            f"with (got {x.size(1)}). Give data with the same columns."
+        )
+
+
+def _require_task(run: Run, kind: str) -> None:
+    if run.spec.task != kind:
+        raise DataError(
+            f"Expected a run trained for the {kind} task (got '{run.folder}', trained for "
+            f"{run.spec.task})."
+        )
+
+
+def table_of(predictions: Predictions, id_names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the predictions as columns: identifiers, label, one probability per class."""
+    table: dict[str, list[Any]] = {
+        name: [row[i] for row in predictions.ids] for i, name in enumerate(id_names)
+    }
+    table["prediction"] = predictions.labels()
+    for i, name in enumerate(predictions.columns):
+        table[f"probability_{name}"] = predictions.probability[:, i].tolist()
+    return table

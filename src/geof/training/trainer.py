@@ -1,0 +1,511 @@
+"""The training loop: fit on the training part, choose the epoch on validation, test once.
+
+A run that is killed at any moment and started again ends with the bits of one that was not: the
+state is saved between epochs, an epoch depends on the state and its own number alone, and the sums
+inside it run in a fixed order.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_geometric
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
+from geof.io import write_atomically, write_json
+from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
+from geof.training.checkpoint import load_checkpoint, write_tensors
+from geof.training.diagnosis import bad_gradient, diagnose
+from geof.training.network import Network, NetworkSpec
+from geof.training.run_folder import locked, read_result, settle_config
+from geof.training.settings import SELECTION, PretrainSettings, TrainSettings
+from geof.training.state import Best, EpochReport, Progress, discard_states, load_state, save_state
+from geof.training.tasks import Scores, Task
+from geof.version import __version__
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What ``result.json`` holds. Metrics are percentages; ``metrics`` are all test metrics.
+
+    ``test`` is ``None`` and ``metrics`` empty when the run was not to read the test part.
+    """
+
+    dataset: str
+    task: str
+    model: str
+    preset: str
+    metric: str
+    test: float | None
+    validation: float
+    metrics: dict[str, float]
+    best_epoch: int
+    epochs: int
+    seconds_per_epoch: float
+    peak_rss_bytes: int
+    parameters: int
+    split: str
+    split_hash: str
+    seed: int
+    selection: str
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the world follows a run and stops it.
+
+    Attributes:
+        on_note: Told what a user should know, such as that the run goes on from epoch 12.
+        on_epoch: Told about every epoch of this process.
+        should_stop: Asked after every epoch.
+        save_seconds: Time from one saved state to the next; 0 saves after every epoch.
+    """
+
+    on_note: Callable[[str], None] = lambda note: None
+    on_epoch: Callable[[EpochReport], None] = lambda report: None
+    should_stop: Callable[[], bool] = lambda: False
+    save_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: a task, a network, and how to train it.
+
+    Attributes:
+        task: Data, split and protocol.
+        settings: How to train.
+        encoder: Which encoder, a registered method.
+        options: The encoder's own arguments.
+        readout: The readout's own arguments.
+        pretraining: The stage before the task's, for methods that have one.
+        preset: Name of the preset the settings come from, for the record.
+        read_test: Whether the test part is read at the end; a search must not.
+        record: More to write into ``config.json`` and the checkpoint's header.
+        files: More files to write into the run folder, by name.
+    """
+
+    task: Task
+    settings: TrainSettings
+    encoder: str = "geof"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    readout: Mapping[str, Any] = field(default_factory=dict)
+    pretraining: PretrainSettings = field(default_factory=PretrainSettings)
+    preset: str = "custom"
+    read_test: bool = True
+    record: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def build(self) -> Network:
+        """Return the network with its parameters drawn from the seed.
+
+        Raises:
+            ConfigError: For an option the method does not have, or a stage it does not.
+        """
+        torch.manual_seed(self.settings.seed)
+        task = self.task
+        network = Network(
+            NetworkSpec(
+                encoder=self.encoder,
+                options=self.options,
+                task=task.kind,
+                in_channels=task.in_channels,
+                signature_channels=task.signature.values.size(1),
+                num_classes=task.num_classes,
+                readout=self.readout,
+                num_nodes=task.num_nodes,
+                num_edges=task.num_edges,
+            )
+        )
+        if self.pretraining.epochs and not isinstance(network.encoder, HasPretext):
+            raise ConfigError(
+                f"Expected 'pretraining.epochs' to be 0 for '{self.encoder}', which has no pretext "
+                f"task (got {self.pretraining.epochs})."
+            )
+        frozen = self.pretraining.epochs > 0 and self.pretraining.freeze
+        if frozen and not any(True for _ in network.readout.parameters()):
+            raise ConfigError(
+                f"Expected 'pretraining.freeze' to be False for '{self.encoder}' and task "
+                f"'{task.kind}': its readout has no parameters, so nothing would be left to train."
+            )
+        return network
+
+    def config(self, spec: NetworkSpec) -> dict[str, Any]:
+        """Return what ``config.json`` holds."""
+        task = self.task
+        stage = {} if not self.pretraining.epochs else {"pretraining": asdict(self.pretraining)}
+        return {
+            "dataset": task.dataset,
+            "split": task.split_name,
+            "split_hash": task.split_hash,
+            "preset": self.preset,
+            "network": spec.as_json(),
+            "training": asdict(self.settings),
+            **stage,
+            "signature": task.signature.describe(),
+            "selection": SELECTION,
+            "read_test": self.read_test,
+            **task.record(),
+            "versions": {
+                "geof": __version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "torch_geometric": torch_geometric.__version__,
+            },
+            **self.record,
+        }
+
+
+def fit(
+    task: Task,
+    settings: TrainSettings,
+    *,
+    out: Path | None = None,
+    watch: Watch | None = None,
+    allow_changes: bool = False,
+    **experiment: Any,
+) -> tuple[Network, Result]:
+    """Train a network and read its test metric once, at the epoch validation chose.
+
+    Args:
+        task: Data, split and protocol.
+        settings: How to train.
+        out: Run folder to write, or ``None``. A run begun there before is gone on with.
+        watch: How to follow the run and stop it.
+        allow_changes: Go on even if training settings differ from those the run began with.
+        experiment: More fields of :class:`Experiment`.
+
+    Raises:
+        ConfigError: If the folder's run began with other settings.
+        DataError: If another process works in the folder, or nothing in it is sound.
+        NonFiniteError: If a loss or gradient stops being finite; says where, and keeps the best
+            checkpoint so far.
+        StoppedError: If ``watch.should_stop`` said so; the state is saved.
+    """
+    return run_experiment(
+        Experiment(task, settings, **experiment),
+        out=out,
+        watch=watch,
+        allow_changes=allow_changes,
+    )
+
+
+def run_experiment(
+    plan: Experiment,
+    *,
+    out: Path | None = None,
+    watch: Watch | None = None,
+    allow_changes: bool = False,
+) -> tuple[Network, Result]:
+    """Do what :func:`fit` does, for an experiment put together before."""
+    watch = watch or Watch()
+    task, settings = plan.task, plan.settings
+    network = plan.build()
+    if out is None:
+        with sums_in_fixed_order(settings.deterministic):
+            return network, _Run(plan, network, None, watch).finish()
+    with locked(out), sums_in_fixed_order(settings.deterministic):
+        for note in settle_config(out, plan.config(network.spec), allow_changes=allow_changes):
+            watch.on_note(note)
+        done = read_result(out)
+        if done is not None:
+            watch.on_note("The run is finished already; this is its result.")
+            load_checkpoint(out / CHECKPOINT, network)
+            discard_states(out)
+            return network, Result(**done)
+        task.save_split(out / "split.npz")
+        for name, content in plan.files.items():
+            write_atomically(out / name, content)
+        return network, _Run(plan, network, out, watch).finish()
+
+
+class _Run:
+    """One process's share of a run."""
+
+    def __init__(self, plan: Experiment, network: Network, out: Path | None, watch: Watch) -> None:
+        self.plan, self.network, self.out, self.watch = plan, network, out, watch
+        self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
+        self.progress = Progress()
+        self._saved_epoch, self._saved_at = 0, time.monotonic()
+        self._kept_epoch = 0  # of the checkpoint on disk
+        self._inputs: GraphInputs | None = None
+
+    def finish(self) -> Result:
+        """Train to the end, read the test part, write the result."""
+        self._resume()
+        with ExitStack() as stack:
+            hook = self.network.encoder.register_forward_pre_hook(self._remember_inputs)
+            stack.callback(hook.remove)
+            metrics = stack.enter_context(self._metrics_file())
+            while not self._is_over():
+                report = self._epoch(self.progress.epoch + 1)
+                metrics(report)
+                self.watch.on_epoch(report)
+                if not self._is_over() and self.watch.should_stop():
+                    self._interrupt()
+                self._save(force=False)
+        return self._result()
+
+    def _resume(self) -> None:
+        if self.out is None:
+            return
+        self.progress, notes = load_state(self.out, self.network, self.optimiser_of)
+        for note in notes:
+            self.watch.on_note(note)
+        self._saved_epoch = self.progress.epoch
+        if self.progress.epoch:
+            self.watch.on_note(f"Going on after epoch {self.progress.epoch}.")
+        (self.out / "failure.json").unlink(missing_ok=True)
+
+    def is_pretext(self, epoch: int) -> bool:
+        """Return whether an epoch belongs to the stage before the task's."""
+        return epoch <= self.plan.pretraining.epochs
+
+    def optimiser_of(self, epoch: int) -> torch.optim.Optimizer:
+        """Return the optimiser of an epoch's stage, fresh when a stage is entered."""
+        pretext = self.is_pretext(epoch)
+        if self._optimiser is None or self._optimiser[0] != pretext:
+            self._optimiser = (pretext, self._enter(pretext))
+        return self._optimiser[1]
+
+    def _enter(self, pretext: bool) -> torch.optim.Optimizer:
+        settings, before, network = self.plan.settings, self.plan.pretraining, self.network
+        if pretext:
+            return torch.optim.Adam(
+                network.encoder.parameters(),
+                lr=before.learning_rate,
+                weight_decay=before.weight_decay,
+            )
+        if before.epochs and before.freeze:
+            network.freeze_encoder()
+        kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+        return kind(
+            [parameter for parameter in network.parameters() if parameter.requires_grad],
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+        )
+
+    def _is_over(self) -> bool:
+        settings, progress = self.plan.settings, self.progress
+        if progress.epoch >= self.plan.pretraining.epochs + settings.epochs:
+            return True
+        if settings.patience is None or progress.best is None:
+            return False
+        return progress.epoch - progress.best.epoch >= settings.patience
+
+    def _epoch(self, epoch: int) -> EpochReport:
+        started = time.perf_counter()
+        settings, network, task = self.plan.settings, self.network, self.plan.task
+        pretext, optimiser = self.is_pretext(epoch), self.optimiser_of(epoch)
+        place = epoch - self.plan.pretraining.epochs  # within the task's own stage
+        rate = self.plan.pretraining.learning_rate
+        if not pretext:
+            rate = settings.learning_rate_at(place)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        network.train()
+        losses: list[float] = []
+        norms: list[float] = []
+        evaluating = False
+        try:
+            grade = task.pretext_losses if pretext else task.losses
+            for loss in grade(network, epoch):
+                losses.append(float(loss.detach()))
+                norms.append(self._step(loss, optimiser))
+            evaluating = True
+            if not pretext and isinstance(network.encoder, HasEpochEnd):
+                network.encoder.end_epoch(task.view(network, place))
+            looks = not pretext and settings.looks_at(place)
+            scores = self._evaluate("validation") if looks else None
+            if scores is not None and not _finite(scores.loss):
+                raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
+        except GeometryError as error:
+            raise self._failure(error, epoch, len(norms) + (not evaluating)) from error
+        report = EpochReport(
+            epoch=epoch,
+            loss=sum(losses) / len(losses),
+            validation=None if scores is None else scores.metrics[task.metric],
+            validation_loss=None if scores is None else scores.loss,
+            learning_rate=rate,
+            gradient_norm=sum(norms) / len(norms),
+        )
+        self._take(report)
+        self.progress.seconds += time.perf_counter() - started
+        return report
+
+    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
+        """Take one optimiser step and return the gradient's norm before clipping."""
+        if not bool(loss.isfinite()):
+            raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
+        optimiser.zero_grad()
+        loss.backward()
+        parameters = [p for p in self.network.parameters() if p.grad is not None]
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not bool(norm.isfinite()):
+            # The step is not taken: the parameters stay finite.
+            raise NonFiniteError(
+                f"Expected finite gradients (that of {bad_gradient(self.network)} is not)."
+            )
+        if self.plan.settings.clip is not None:
+            clip_grads_with_norm_(parameters, self.plan.settings.clip, norm)
+        optimiser.step()
+        return float(norm)
+
+    def _take(self, report: EpochReport) -> None:
+        """Add a report and remember the weights if validation prefers them."""
+        progress = self.progress
+        progress.reports.append(report)
+        if report.validation is None or report.validation_loss is None:
+            return
+        score = (report.validation, -report.validation_loss)
+        if progress.best is None or score > progress.best.score:
+            weights = copy.deepcopy(self.network.state_dict())
+            progress.best = Best(score, report.epoch, weights)
+
+    @torch.no_grad()
+    def _evaluate(self, part: str) -> Scores:
+        self.network.eval()
+        return self.plan.task.evaluate(self.network, part)  # type: ignore[arg-type]
+
+    def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        self._inputs = arguments[0]
+
+    def _failure(self, error: GeometryError, epoch: int, step: int) -> GeometryError:
+        """Write what happened, keep the best weights, and return the error to raise."""
+        found = diagnose(self.network, self._inputs, str(error))
+        kept = "No checkpoint was written yet."
+        self._keep_checkpoint()
+        if self.out is not None and self.progress.best is not None:
+            kept = f"The checkpoint of epoch {self.progress.best.epoch} is in '{self.out}'."
+        message = (
+            f"Epoch {epoch}, optimiser step {step}: {error} {found} {kept} Lower 'learning_rate', "
+            "set 'clip', or narrow the admissible box (model.log_scale_bounds, "
+            "model.offdiagonal_bound)."
+        )
+        if self.out is not None:
+            write_json(
+                self.out / "failure.json",
+                {"epoch": epoch, "optimiser_step": step, "error": str(error), **asdict(found)},
+            )
+        return type(error)(message)
+
+    def _save(self, *, force: bool) -> None:
+        if self.out is None or self._saved_epoch == self.progress.epoch:
+            return
+        due = time.monotonic() - self._saved_at >= self.watch.save_seconds
+        if not (due or force):
+            return
+        optimiser = self.optimiser_of(self.progress.epoch)
+        save_state(self.out, self.progress, self.network, optimiser)
+        self._keep_checkpoint()
+        self._saved_epoch, self._saved_at = self.progress.epoch, time.monotonic()
+
+    def _keep_checkpoint(self) -> None:
+        """Write the weights validation prefers, described so that the file alone can be opened."""
+        best = self.progress.best
+        if self.out is None or best is None or best.epoch == self._kept_epoch:
+            return
+        config = self.plan.config(self.network.spec)
+        about = {**config, "epoch": best.epoch, "validation": best.score[0]}
+        write_tensors(self.out / CHECKPOINT, best.weights, about)
+        self._kept_epoch = best.epoch
+
+    def _interrupt(self) -> None:
+        self._save(force=True)
+        raise StoppedError(
+            f"Stopped after epoch {self.progress.epoch}"
+            + ("." if self.out is None else f"; the state is saved in '{self.out}'.")
+        )
+
+    @contextmanager
+    def _metrics_file(self) -> Iterator[Callable[[EpochReport], None]]:
+        """Yield what appends a line to ``metrics.jsonl``, begun anew from the state's reports."""
+        if self.out is None:
+            yield lambda report: None
+            return
+        path = self.out / "metrics.jsonl"
+        write_atomically(path, "".join(r.line() for r in self.progress.reports).encode())
+        with path.open("a") as file:
+
+            def append(report: EpochReport) -> None:
+                file.write(report.line())
+                file.flush()
+
+            yield append
+            os.fsync(file.fileno())
+
+    def _result(self) -> Result:
+        plan, task, progress, network = self.plan, self.plan.task, self.progress, self.network
+        assert progress.best is not None  # the last epoch looks at validation
+        network.load_state_dict(progress.best.weights)
+        test = self._evaluate("test") if plan.read_test else Scores({}, 0.0)
+        result = Result(
+            dataset=task.dataset,
+            task=task.kind,
+            model=plan.encoder,
+            preset=plan.preset,
+            metric=task.metric,
+            test=test.metrics[task.metric] if plan.read_test else None,
+            validation=progress.best.score[0],
+            metrics=test.metrics,
+            best_epoch=progress.best.epoch,
+            epochs=progress.epoch,
+            seconds_per_epoch=progress.seconds / progress.epoch,
+            peak_rss_bytes=_peak_rss_bytes(),
+            parameters=sum(p.numel() for p in network.parameters()),
+            split=task.split_name,
+            split_hash=task.split_hash,
+            seed=plan.settings.seed,
+            selection=SELECTION,
+        )
+        if self.out is not None:
+            self._keep_checkpoint()
+            write_json(self.out / "result.json", asdict(result))
+            discard_states(self.out)
+        return result
+
+
+@contextmanager
+def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
+    """Let torch use only operators whose sums run in the same order every time."""
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled()
+    threads = torch.get_num_threads()  # a resumed run takes the number it began with
+    filling = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(wanted or before)
+    # Filling fresh memory would show reads of it; nothing here does, and it costs a pass.
+    memory.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        memory.fill_uninitialized_memory = filling
+        torch.set_num_threads(threads)
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0.0
+
+
+def _peak_rss_bytes() -> int:
+    """Return the process's peak resident memory, 0 where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    # Linux counts kibibytes, macOS bytes.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,146 @@
+"""Inference in pieces gives the whole graph's answer and holds one piece at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from geof import GeoF
+from geof.data.batching import NeighbourSampler
+from geof.errors import ConfigError, DataError, DtypeError, ShapeError
+from geof.kernels import BACKENDS, Neighbourhoods
+from geof.nn import Recurrence
+from geof.nn.inference import evolve_in_pieces
+from geof.nn.settings import VARIANTS
+from tests.graphs import random_sample
+
+
+def build(dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    model = GeoF(5, 12, **{"signature_channels": 3, "blocks": 3, "temperature": 4.0, **options})
+    return model.to(dtype)
+
+
+def assert_equal_to_whole(model, x, edges, signature, piece_size, tolerance=1e-12):
+    whole = model.evolve(x, edges, signature).environment
+    pieces = evolve_in_pieces(model, x, edges, signature, piece_size=piece_size)
+    torch.testing.assert_close(pieces, whole, atol=tolerance, rtol=tolerance)
+    assert not pieces.requires_grad
+
+
+@pytest.mark.parametrize("piece_size", [1, 5, 16, 64, 10_000])
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_equal_the_whole(seed, piece_size):
+    sample = random_sample(seed, nodes=40, edges=160)
+    assert_equal_to_whole(build(steps=3), *sample, piece_size)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_every_variant_and_backend(variant, backend):
+    sample = random_sample(1, nodes=30, edges=90)
+    model = build(steps=3, backend=backend, **VARIANTS[variant])
+    assert_equal_to_whole(model, *sample, piece_size=12)
+
+
+def test_a_single_step_and_prepared_neighbourhoods_and_sparse_features():
+    x, edges, signature = random_sample(2, nodes=30, edges=90)
+    assert_equal_to_whole(build(steps=1), x, edges, signature, 12)
+    prepared = Neighbourhoods.from_edge_index(edges, 30, static_shapes=True)
+    assert_equal_to_whole(build(), x, prepared, signature, 12)
+    assert_equal_to_whole(build(), x.to_sparse_csr(), edges, signature, 12)
+    model = build()
+    with model.correction_off():
+        assert_equal_to_whole(model, x, edges, signature, 12)
+
+
+def test_single_precision_agrees_to_its_own_accuracy():
+    sample = random_sample(3, nodes=60, edges=300, dtype=torch.float32)
+    assert_equal_to_whole(build(torch.float32), *sample, piece_size=20, tolerance=1e-5)
+
+
+def test_odd_graphs():
+    for nodes, edges in ((1, 0), (7, 0), (3, 40)):  # one node, no edges, only a few pairs
+        x, edge_index, signature = random_sample(4, nodes=nodes, edges=edges)
+        assert_equal_to_whole(build(), x, edge_index, signature, 2)
+    empty = evolve_in_pieces(
+        build(),
+        torch.zeros(0, 5, dtype=torch.float64),
+        torch.zeros(2, 0, dtype=torch.long),
+        torch.zeros(0, 3, dtype=torch.float64),
+        piece_size=3,
+    )
+    assert empty.shape == (0, 12)
+
+
+def test_each_step_sees_only_a_piece(monkeypatch):
+    sizes = []
+    advance = Recurrence.advance
+
+    def counted(self, state, edges, signature, step=0):
+        sizes.append((step, len(state.features), len(edges.source)))
+        return advance(self, state, edges, signature, step)
+
+    monkeypatch.setattr(Recurrence, "advance", counted)
+    x, edges, signature = random_sample(5, nodes=300, edges=900)
+    evolve_in_pieces(build(steps=3), x, edges, signature, piece_size=50)
+    assert {step for step, *_ in sizes} == {0, 1, 2}
+    assert max(nodes for _, nodes, _ in sizes) <= 50
+    assert max(count for *_, count in sizes) <= 100  # edges, and a self-loop for each node
+    assert 3 * 900 / 50 <= len(sizes) <= 3 * 2 * 1200 / 50
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most entries of a floating-point tensor that any operation returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                self.entries = max(self.entries, value.numel())
+        return result
+
+
+def test_frames_and_moments_never_exist_for_the_whole_graph():
+    nodes, blocks, m = 400, 2, 6
+    x, edges, signature = random_sample(6, nodes=nodes, edges=1200)
+    # The native kernels form no frames at all; the torch backend does.
+    model = GeoF(5, 12, signature_channels=3, blocks=blocks, backend="torch").double()
+    coordinates = nodes * blocks * m * (m + 1) // 2  # the widest part of a state
+    frames = nodes * blocks * m * m
+    with LargestTensor() as whole, torch.no_grad():
+        model.evolve(x, edges, signature)
+    with LargestTensor() as pieces:
+        evolve_in_pieces(model, x, edges, signature, piece_size=60)
+    assert whole.entries >= frames
+    assert pieces.entries == coordinates
+
+
+def test_sampling_every_neighbour_gives_the_seeds_the_whole_graphs_values():
+    x, edges, signature = random_sample(7, nodes=80, edges=160)
+    model = build(steps=2)
+    whole = model(x, edges, signature)
+    sampler = NeighbourSampler(edges, 80, [-1, -1], batch_size=9, seed=1)
+    for batch in sampler.batches(epoch=0):
+        assert batch.num_nodes < 80
+        h = model(x[batch.n_id], batch.edge_index, signature[batch.n_id])
+        seeds = slice(batch.batch_size)
+        torch.testing.assert_close(h[seeds], whole[batch.n_id[seeds]], atol=1e-12, rtol=1e-12)
+
+
+def test_bad_arguments():
+    x, edges, signature = random_sample(0)
+    model = build()
+    with pytest.raises(ConfigError, match="'piece_size'"):
+        evolve_in_pieces(model, x, edges, signature, piece_size=0)
+    with pytest.raises(DtypeError, match="'x'"):
+        evolve_in_pieces(model, x.float(), edges, signature, piece_size=9)
+    with pytest.raises(ShapeError, match="'signature'"):
+        evolve_in_pieces(model, x, edges, signature[1:], piece_size=9)
+    with pytest.raises(DataError, match="'edge_index'"):
+        evolve_in_pieces(model, x, edges + 9, signature, piece_size=9)
