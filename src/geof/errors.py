@@ -26,6 +26,10 @@ class DataError(GeofError, ValueError):
     """Input data cannot be used: indices out of range, non-finite values, missing pieces."""
 
 
+class FolderLockedError(DataError):
+    """Another process works in a folder."""
+
+
 class ConfigError(GeofError, ValueError):
     """A setting is unknown, out of range or contradicts another."""
 

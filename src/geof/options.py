@@ -1,33 +1,214 @@
-"""Typed settings: one place for names, defaults, ranges and their meaning."""
+"""Options: types, ranges and meaning written once, as annotated fields and arguments.
+
+An option is one value of a run. Groups of them are frozen dataclasses that derive from
+:class:`Options`; the options of a method are the keyword arguments of its class. Either way the
+annotation is the whole specification, ``Annotated[int, Field(ge=1, description="...")]``: pydantic
+checks a value against it, strictly, and the messages here say what was expected, what came and
+what to do.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from geof.errors import ConfigError, nearest
+
+Count = Annotated[int, Field(ge=1)]
+"""A positive integer."""
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+"""A probability of dropping something."""
+
+_NO_DEFAULT = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, as its annotation describes it.
+
+    Attributes:
+        name: Its name.
+        hint: Its annotation.
+        default: Its default; ``inspect.Parameter.empty`` where it has none.
+    """
+
+    name: str
+    hint: Any
+    default: Any = _NO_DEFAULT
+
+    @property
+    def wanted(self) -> str:
+        """What it may be, in words: ``an integer >= 1``."""
+        return _wanted(self.hint)
+
+    @property
+    def help(self) -> str:
+        """Its meaning; empty where the annotation has none."""
+        return next((f.description for f in _metadata(self.hint) if f.description), "")
+
+    def check(self, value: Any, place: str = "") -> Any:
+        """Return the value, a list made a tuple where one is wanted.
+
+        Args:
+            value: What was given.
+            place: Section of a config file it stands in, with the dot, for the message.
+
+        Raises:
+            ConfigError: If it is of another type or out of range.
+        """
+        adapter = _adapter(self.hint)
+        if adapter is None:
+            return value
+        try:
+            return adapter.validate_python(_plain_tuple(self.hint, value))
+        except ValidationError:
+            pass
+        name = f"{place}{self.name}"
+        if choices := _choices(self.hint):
+            require_option(name, None if value is None else str(value), choices)
+        raise ConfigError(f"Expected '{name}' to be {self.wanted} (got {value!r}).")
+
+
+class Options:
+    """Base of groups of options: frozen dataclasses whose annotations are checked."""
+
+    def __post_init__(self) -> None:
+        for option in declared(type(self)).values():
+            value = getattr(self, option.name)
+            object.__setattr__(self, option.name, option.check(value, self._place()))
+
+    @classmethod
+    def _place(cls) -> str:
+        """Return the section of a config file the group stands in, with the dot."""
+        return ""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Build from a mapping.
+
+        Raises:
+            ConfigError: For a name it does not have, naming the nearest, or a value out of range.
+        """
+        require_known(values, declared(cls), cls._place())
+        return cls(**values)
+
+
+@cache
+def declared(kind: type[Any]) -> dict[str, Option]:
+    """Return the options of a dataclass, by name."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: Option(field.name, hints[field.name]) for field in fields(kind)}
+
+
+@cache
+def arguments(function: Callable[..., object]) -> dict[str, Option]:
+    """Return the arguments of a class or function as options, by name."""
+    owner = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    hints = get_type_hints(owner, include_extras=True)
+    return {
+        name: Option(name, hints.get(name, Any), parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
 
 
 def known_options(
     kind: type[Any], options: Mapping[str, Any], section: str = ""
 ) -> Mapping[str, Any]:
-    """Return the options if a dataclass has a field for each.
-
-    Args:
-        kind: The dataclass.
-        options: By name of the field.
-        section: Where in a file of settings they stand, with the dot.
-
-    Raises:
-        ConfigError: For another one, naming the nearest.
-    """
-    valid = [field.name for field in fields(kind)]
-    for name in options:
-        if name not in valid:
-            raise ConfigError(f"Unknown setting '{section}{name}'. " + nearest(name, valid))
+    """Return the options if a dataclass has a field for each."""
+    require_known(options, declared(kind), section)
     return options
+
+
+def require_known(names: Collection[str], valid: Collection[str], place: str = "") -> None:
+    """Raise ``ConfigError`` for a name that is not valid, naming the nearest."""
+    for name in names:
+        if name not in valid:
+            raise ConfigError(f"Unknown option '{place}{name}'. " + nearest(str(name), valid))
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any] | None:
+    config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    try:
+        return TypeAdapter(hint, config=config)
+    except PydanticSchemaGenerationError:  # a type only its own code can judge
+        return None
+
+
+def _metadata(hint: Any) -> list[FieldInfo]:
+    return [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, FieldInfo)]
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def _plain_tuple(hint: Any, value: Any) -> Any:
+    """Return a list as a tuple where the annotation wants one: YAML and JSON have lists only."""
+    bare = _bare(hint)
+    kinds = get_args(bare) if _is_union(bare) else (bare,)
+    wants = any(get_origin(_bare(kind)) is tuple for kind in kinds)
+    return tuple(value) if wants and isinstance(value, list) else value
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    bare = _bare(hint)
+    if get_origin(bare) is Literal:
+        return tuple(map(str, get_args(bare)))
+    if _is_union(bare):
+        return tuple(choice for part in get_args(bare) for choice in _choices(part))
+    return ()
+
+
+def _wanted(hint: Any) -> str:
+    bare = _bare(hint)
+    if _is_union(bare):
+        parts = [part for part in get_args(bare) if part is not type(None)]
+        words = [
+            _wanted(Annotated[part, *hint.__metadata__] if bare is not hint else part)
+            for part in parts
+        ]
+        return " or ".join([*words, *(["nothing"] if len(parts) < len(get_args(bare)) else [])])
+    if get_origin(bare) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(bare)))
+    if get_origin(bare) is tuple:
+        inner = get_args(bare)
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return f"a list, each {_wanted(inner[0])}"
+        return f"a list of {len(inner)}, each {_wanted(inner[0])}"
+    named = {bool: "True or False", str: "text", int: "an integer", float: "a finite number"}
+    text = named.get(bare, f"a {getattr(bare, '__name__', bare)}")
+    return text + _limits(hint, bare)
+
+
+def _limits(hint: Any, bare: Any) -> str:
+    found: list[str] = []
+    for limit in (m for info in _metadata(hint) for m in info.metadata):
+        match limit:
+            case Ge(least):
+                found.append(f">= {least}" if bare is int else f"of at least {least:g}")
+            case Gt(above):
+                found.append(f"above {above:g}")
+            case Le(most):
+                found.append(f"at most {most:g}")
+            case Lt(below):
+                found.append(f"below {below:g}")
+    return "" if not found else " " + " and ".join(found)
 
 
 def require_number(
@@ -40,20 +221,18 @@ def require_number(
     below: float | None = None,
 ) -> None:
     """Raise ``ConfigError`` unless ``value`` is a finite number in the range given."""
-    wanted = "a finite number"
-    wanted += "" if above is None else f" above {above:g}"
-    wanted += "" if least is None else f" of at least {least:g}"
-    wanted += "" if most is None else f" and at most {most:g}"
-    wanted += "" if below is None else f" and below {below:g}"
+    limits = Field(gt=above, ge=least, le=most, lt=below)
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    low = -math.inf if above is None else above
+    high = math.inf if below is None else below
     if (
         not number
         or not math.isfinite(value)  # type: ignore[arg-type]
-        or (above is not None and value <= above)  # type: ignore[operator]
+        or not low < value < high  # type: ignore[operator]
         or (least is not None and value < least)  # type: ignore[operator]
         or (most is not None and value > most)  # type: ignore[operator]
-        or (below is not None and value >= below)  # type: ignore[operator]
     ):
+        wanted = _wanted(Annotated[float, limits])
         raise ConfigError(f"Expected '{name}' to be {wanted} (got {value!r}).")
 
 

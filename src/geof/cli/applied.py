@@ -12,17 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.arguments import (
-    SOURCES,
-    add_source_arguments,
-    edge_options,
-    load_benchmark,
-    require_one_source,
-)
+from geof.cli.arguments import add_plugin_argument, add_source_arguments, data_config, load_plugins
 from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from geof.data.records import GraphSet, NodeGraph
+    from geof.data.sources import DataConfig
     from geof.training.predict import Run
 
 
@@ -32,7 +27,16 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "path", type=Path, metavar="RUN", help="a run folder of 'geof train', or a checkpoint"
     )
     parser.add_argument("--json", action="store_true", help="print JSON and no more")
+    add_plugin_argument(parser)
     add_source_arguments(parser)
+
+
+def open_run(options: argparse.Namespace) -> Run:
+    """Open the run a command names, its method's plugin imported."""
+    from geof.training.predict import Run
+
+    load_plugins(options)
+    return Run.open(options.path)
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> None:
@@ -72,34 +76,38 @@ def read_data(
         run: Whose schema and classes apply.
         labelled: Whether molecules are read with their labels; graphs always are, if they have any.
     """
-    _take_own_source(options, run)
-    source = require_one_source(options)
-    if source == "molecules":
-        from geof.data.molecules_table import read_molecules
+    from geof.data.sources import read_benchmark
 
-        columns = run.columns
+    config = data_config(options, run.config.data)
+    kind = config.require_source()
+    if kind == "molecules":
+        from geof.data.molecules import read_molecules
+
+        trained = run.config.data
+        assert config.molecules is not None
         return read_molecules(
-            options.molecules,
-            smiles=options.smiles or columns.get("smiles") or "smiles",
-            id_column=options.id or columns.get("id"),
-            label=columns.get("label") if labelled else None,
+            config.molecules,
+            smiles=config.smiles or trained.smiles or "smiles",
+            id_column=config.id or trained.id,
+            label=trained.label if labelled else None,
             class_names=run.class_names if labelled else (),
         )
-    if source == "nodes":
-        return _read_tables(options, run)
-    if source == "npz":
+    if kind == "nodes":
+        return _read_tables(config, run)
+    if kind == "npz":
         from geof.data.formats import from_npz
 
+        assert config.npz is not None
         return from_npz(
-            options.npz,
+            config.npz,
             class_names=run.about.get("class_names") or (),
-            edge_columns=options.edge_columns or "refuse",
+            edge_columns=config.edge_columns or "refuse",
             allow_singletons=True,
         )
-    return load_benchmark(options)
+    return read_benchmark(config)
 
 
-def _read_tables(options: argparse.Namespace, run: Run) -> NodeGraph:
+def _read_tables(config: DataConfig, run: Run) -> NodeGraph:
     from geof.data.tables import encode_new_graph
 
     schema = run.schema
@@ -108,25 +116,17 @@ def _read_tables(options: argparse.Namespace, run: Run) -> NodeGraph:
             f"Expected a run trained on tables for '--nodes' (got '{run.path}'). Give the kind of "
             "data the run was trained on."
         )
-    schema = replace(schema, id_column=options.id or schema.id_column)
-    return encode_new_graph(options.nodes, options.edges, schema, **edge_options(options))
-
-
-def _take_own_source(options: argparse.Namespace, run: Run) -> None:
-    """Let the run's ``settings.yaml`` name the data unless a flag does."""
-    from geof.cli.runs import apply_source, names_source
-    from geof.yaml_options import read_settings
-
-    if names_source(options):
-        return
-    path = run.folder / "settings.yaml"
-    if not path.is_file():
-        flags = ", ".join(f"--{name}" for name in SOURCES)
-        raise ConfigError(
-            f"Expected one of {flags} (got none, and no '{path}' that would name the run's own "
-            "data)."
-        )
-    apply_source(options, read_settings(path).get("data"))
+    schema = replace(schema, id_column=config.id or schema.id_column)
+    assert config.nodes is not None
+    assert config.edges is not None
+    return encode_new_graph(
+        config.nodes,
+        config.edges,
+        schema,
+        source=config.source,
+        target=config.target,
+        edge_columns=config.edge_columns or "refuse",
+    )
 
 
 def say_notes(options: argparse.Namespace, run: Run, notes: Iterable[str]) -> None:

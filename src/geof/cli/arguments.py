@@ -1,17 +1,40 @@
-"""Arguments several commands share."""
+"""Arguments several commands share, and how they become a config."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from geof.data.columns import ColumnEncoder
-    from geof.data.records import GraphSet, NodeGraph
-    from geof.data.tables import EdgeOptions
+    from geof.data.sources import DataConfig
+    from geof.training.config import RunConfig
+
+_RUN = ("method", "task", "preset", "split", "folds")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose KEY=VALUE words may stand on both sides of flags.
+
+    Attributes:
+        words: The argument that collects them; ``None`` where a command has none.
+    """
+
+    words: str | None = None
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; argparse leaves a second group of positional words over."""
+        options, left = super().parse_known_args(args, namespace)
+        if self.words is None:
+            return options, left
+        words = [word for word in left if "=" in word and not word.startswith("-")]
+        setattr(options, self.words, [*getattr(options, self.words), *words])
+        return options, [word for word in left if word not in words]
 
 
 def positive(text: str) -> int:
@@ -63,19 +86,6 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-SOURCES = ("dataset", "nodes", "molecules", "npz")
-"""The flags that each name a source; exactly one is needed."""
-
-SOURCE_FLAGS: dict[str, type] = {
-    **dict.fromkeys(("dataset", "id", "source", "target", "smiles", "label"), str),
-    **dict.fromkeys(("nodes", "edges", "molecules", "npz", "data_root"), Path),
-    **dict.fromkeys(("edge_columns", "missing"), str),
-    "drop": list,
-    "raw_features": bool,
-}
-"""What a settings file may say below ``data``: the flags that name the data."""
-
-
 def add_training_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what only training asks of the data."""
     more = parser.add_argument_group("about the labels")
@@ -90,130 +100,112 @@ def add_training_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what decides a run apart from the data."""
-    plan = parser.add_argument_group("the run")
-    plan.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML")
-    plan.add_argument("--task", choices=("node", "link", "graph"), help="default: by the data")
-    plan.add_argument("--model", metavar="NAME", help="encoder (default: geof)")
-    plan.add_argument(
-        "--preset", metavar="NAME", help="settings that ship with geof (default: tuned; or none)"
+def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the file that registers methods of the user's own."""
+    parser.add_argument(
+        "--plugin", type=Path, metavar="FILE.py", help="a Python file that registers methods"
     )
-    plan.add_argument("--split", help="number of the split or fold, or 'scaffold' (default: 0)")
-    plan.add_argument("--folds", type=positive, help="folds of graphs (default: 10)")
-    plan.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings")
 
 
-def take_words_anywhere(parser: argparse.ArgumentParser, name: str = "settings") -> None:
-    """Let KEY=VALUE words stand on both sides of flags: argparse leaves the second group over.
+def add_config_arguments(parser: Parser) -> None:
+    """Add what decides a run apart from the data."""
+    run = parser.add_argument_group("the run")
+    run.add_argument(
+        "--config", type=Path, metavar="FILE", help="options as YAML, or a run's config.json"
+    )
+    run.add_argument("--task", choices=("node", "link", "graph"), help="default: by the data")
+    run.add_argument(
+        "--method", "--model", metavar="NAME", dest="method", help="what to train (default: geof)"
+    )
+    run.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="options that come with the method (default: tuned; or none)",
+    )
+    run.add_argument("--split", help="number of the split or fold, or 'scaffold' (default: 0)")
+    run.add_argument("--folds", type=positive, help="folds of graphs (default: 10)")
+    add_plugin_argument(parser)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="options")
+    parser.words = "settings"
 
-    Args:
-        parser: Whose words.
-        name: The argument that collects them.
-    """
-    parse = parser.parse_known_args
 
-    def parse_known_args(
-        args: Any = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        options, left = parse(args, namespace)
-        words = [word for word in left if "=" in word and not word.startswith("-")]
-        setattr(options, name, [*getattr(options, name), *words])
-        return options, [word for word in left if word not in words]
+def load_plugins(options: argparse.Namespace) -> None:
+    """Import the plugin a command names."""
+    if options.plugin is not None:
+        from geof.methods.registry import load_plugin
 
-    parser.parse_known_args = parse_known_args  # type: ignore[assignment,method-assign]
+        load_plugin(options.plugin)
 
 
-def require_one_source(options: argparse.Namespace) -> str:
-    """Return which source was given.
+def config_of(options: argparse.Namespace) -> RunConfig:
+    """Return the config of a command line: words over flags over a file over a preset.
 
     Raises:
-        ConfigError: Unless it is exactly one.
+        GeofError: Whatever is wrong with it, before any data is read.
     """
-    given = [name for name in SOURCES if getattr(options, name) is not None]
-    if len(given) != 1:
-        names = ", ".join(f"--{name}" for name in SOURCES)
-        got = " and ".join(f"--{name}" for name in given) or "none"
-        raise ConfigError(f"Expected exactly one of {names} (got {got}).")
-    if given[0] == "nodes" and options.edges is None:
-        raise ConfigError("Expected '--edges FILE' beside '--nodes'.")
-    for name in _foreign(given[0]):
-        if getattr(options, name, None):
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(
-                f"Expected no '{flag}' beside '--{given[0]}', which has no use of it."
-            )
-    return given[0]
+    from geof.training.config import RunConfig
+    from geof.yaml_files import parse_words
+
+    load_plugins(options)
+    below = {} if options.config is None else read_config_file(options.config)
+    flags = {name: getattr(options, name) for name in _RUN if getattr(options, name) is not None}
+    data = given_data(options)
+    if names_source(options):
+        below.pop("data", None)  # what the file says about another source is left aside
+    return RunConfig.parse(below, {**flags, "data": data}, parse_words(options.settings))
 
 
-def _foreign(source: str) -> set[str]:
-    """Return the options that only other sources have a use of."""
-    own = {
-        "dataset": {"data_root", "raw_features"},
-        "nodes": {"edges", "id", "source", "target", "label", "drop", "pairs"},
-        "molecules": {"id", "label"},
-        "npz": {"pairs", "source", "target"},
-    }
-    if source == "dataset":
-        own["dataset"] |= {"pairs", "source", "target"}
-    return set().union(*own.values()) - own[source]
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Return a config file: YAML, or the ``config.json`` of a run.
+
+    Raises:
+        DataError: If it cannot be read.
+        ConfigError: If it is not a mapping.
+    """
+    from geof.training.config import RunConfig, renamed
+    from geof.training.run_folder import read_config
+    from geof.yaml_files import read_yaml
+
+    if path.name == "config.json":
+        before = path.parent / "settings.yaml"  # of an earlier version, which names the data
+        if before.is_file():
+            return renamed(read_yaml(before))
+        return RunConfig.from_dict(read_config(path.parent)["run"]).tree()
+    return renamed(read_yaml(path))
 
 
-def read_training_data(
-    options: argparse.Namespace,
-) -> tuple[NodeGraph | GraphSet, ColumnEncoder | None]:
-    """Read labelled data, and the schema of its columns for tables of nodes."""
-    source = require_one_source(options)
-    if source == "dataset":
-        return load_benchmark(options), None
-    if source == "npz":
-        from geof.data.formats import from_npz
+def given_data(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags about the data that were given, as a config has them."""
+    from geof.data.sources import DataConfig
+    from geof.options import declared
 
-        return from_npz(options.npz, edge_columns=options.edge_columns or "refuse"), None
-    if source == "molecules":
-        from geof.data.molecules_table import read_molecules
+    values = {name: getattr(options, name, None) for name in declared(DataConfig)}
+    return {name: value for name, value in values.items() if value}
 
-        _require_label(options)
-        data = read_molecules(
-            options.molecules,
-            smiles=options.smiles or "smiles",
-            label=options.label,
-            id_column=options.id,
+
+def names_source(options: argparse.Namespace) -> bool:
+    """Return whether a flag names the data."""
+    from geof.data.sources import SOURCES
+
+    return any(getattr(options, name, None) is not None for name in SOURCES)
+
+
+def data_config(options: argparse.Namespace, default: DataConfig) -> DataConfig:
+    """Return what names the data: the flags if one names a source, otherwise a run's own.
+
+    Raises:
+        ConfigError: If neither does.
+    """
+    from dataclasses import replace
+
+    from geof.data.sources import SOURCES, DataConfig
+
+    given = given_data(options)
+    if names_source(options):
+        return DataConfig.of(given)
+    if default.kind is None:
+        flags = ", ".join(f"--{name}" for name in SOURCES)
+        raise ConfigError(
+            f"Expected one of {flags} (got none, and the run does not say where its own data are)."
         )
-        return data, None
-    from geof.data.tables import read_node_table
-
-    if options.task != "link":
-        _require_label(options)
-    return read_node_table(
-        options.nodes,
-        options.edges,
-        label=options.label,
-        id_column=options.id,
-        drop=options.drop,
-        missing=options.missing or "error",
-        **edge_options(options),
-    )
-
-
-def load_benchmark(options: argparse.Namespace) -> NodeGraph | GraphSet:
-    """Load the benchmark the options name."""
-    from geof.data.catalogue import load
-
-    return load(
-        options.dataset, data_root=options.data_root, row_normalise=not options.raw_features
-    )
-
-
-def edge_options(options: argparse.Namespace) -> EdgeOptions:
-    """Return how tables of edges and pairs are to be read."""
-    return {
-        "source": options.source,
-        "target": options.target,
-        "edge_columns": options.edge_columns or "refuse",
-    }
-
-
-def _require_label(options: argparse.Namespace) -> None:
-    if options.label is None:
-        raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
+    return replace(default, **{name: value for name, value in given.items() if value})

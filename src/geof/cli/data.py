@@ -47,18 +47,18 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _run_list(options: argparse.Namespace) -> int:
-    from geof.data.provision import list_benchmarks
+    from geof.data.provision import list_datasets
 
     if options.markdown:
         print(catalogue_page(), end="")
         return 0
     there = {True: "yes", False: "no", None: ""}
-    rows = list_benchmarks(options.data_root)
+    rows = list_datasets(options.data_root)
     cells = [
-        (b.name, *_sizes(b.expected), there[row.present]) for row in rows for b in (row.benchmark,)
+        (b.name, *_sizes(b.expected), there[row.present]) for row in rows for b in (row.dataset,)
     ]
     _print_table(("name", *_SIZES, "files"), cells)
-    _print_remarks((row.benchmark.name, row.benchmark.difference) for row in rows)
+    _print_remarks((row.dataset.name, row.dataset.difference) for row in rows)
     return 0
 
 

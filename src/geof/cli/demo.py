@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     out = require_new_folder(options.out or Path("runs") / f"demo-{stamp}")
     console = Console()
-    total = options.splits * sum(contestant.epochs for contestant in demo.CONTESTANTS)
+    total = options.splits * sum(entry.epochs for entry in demo.ENTRIES)
     with training_meter(console, total, quiet=options.quiet) as meter:
         rows = demo.run_demo(
             out,
@@ -63,14 +63,14 @@ def _print_rows(console: Console, rows: list[Row]) -> None:
     from rich.table import Table
 
     table = Table(title="Test accuracy, mean and deviation over splits")
-    for name in ("data", "model"):
+    for name in ("data", "method"):
         table.add_column(name)
     for name in ("splits", "val. %", "test %", "s/epoch", "params"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             row.dataset,
-            row.model,
+            row.title,
             str(row.splits),
             f"{row.validation:.1f}",
             f"{row.test:.1f} ± {row.test_deviation:.1f}" if row.splits > 1 else f"{row.test:.1f}",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from geof.cli.applied import (
     add_output_arguments,
     add_run_arguments,
+    open_run,
     read_data,
     require_output,
     say_notes,
@@ -45,10 +46,10 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read run and data, embed, write the file."""
     from geof.data.records import GraphSet
-    from geof.training.predict import Run, embed_graphs, embed_nodes
+    from geof.training.predict import embed_graphs, embed_nodes
 
     require_output(options, _SUFFIXES)
-    opened = Run.open(options.path)
+    opened = open_run(options)
     data = read_data(options, opened)
     graphs = isinstance(data, GraphSet)
     found = embed_graphs(opened, data) if isinstance(data, GraphSet) else embed_nodes(opened, data)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.applied import add_run_arguments, read_data, say_notes
+from geof.cli.applied import add_run_arguments, open_run, read_data, say_notes
 
 if TYPE_CHECKING:
     from geof.training import Scores
@@ -32,9 +32,9 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read run and data, score the part, print the metrics."""
-    from geof.training.predict import Run, evaluate_part
+    from geof.training.predict import evaluate_part
 
-    opened = Run.open(options.path)
+    opened = open_run(options)
     data = read_data(options, opened, labelled=True)
     scores = evaluate_part(opened, data, options.part)
     say_notes(options, opened, data.notes)

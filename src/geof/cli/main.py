@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from geof.cli.arguments import Parser
 from geof.errors import GeofError
 from geof.plugins import COMMANDS, INSTALL_PAPER, PAPER_COMMANDS, entry_points
 from geof.version import __version__
@@ -15,9 +16,9 @@ OWN = ("demo", "data", "train", "sweep", "evaluate", "predict", "embed", "report
 """The library's commands, one module of this package each."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Return the parser of all commands, those of installed packages among them."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="geof",
         description="Graph neural networks whose nodes carry a learned, evolving geometry.",
     )
@@ -50,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _add_absent(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str
-) -> None:
+def _add_absent(commands: argparse._SubParsersAction[Parser], name: str, text: str) -> None:
     """Add a command that says where it is to be had."""
 
     def run(options: argparse.Namespace) -> int:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from geof.cli.applied import (
     add_output_arguments,
     add_run_arguments,
+    open_run,
     read_data,
     require_output,
     say_notes,
     write_table,
 )
-from geof.cli.arguments import edge_options, positive
+from geof.cli.arguments import positive
 from geof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,13 +51,15 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read run and data, predict, write the table."""
-    from geof.training.predict import Run
-
     require_output(options, _SUFFIXES)
-    opened = Run.open(options.path)
+    opened = open_run(options)
     _require_pairs_for_links(options, opened)
     # What a run's own settings say about its table of edges is not about this table of pairs.
-    pair_options = edge_options(options)
+    pair_options: EdgeOptions = {
+        "source": options.source,
+        "target": options.target,
+        "edge_columns": options.edge_columns or "refuse",
+    }
     data = read_data(options, opened)
     table = _predict(options, opened, data, pair_options)
     say_notes(options, opened, data.notes)
@@ -69,12 +72,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _require_pairs_for_links(options: argparse.Namespace, opened: Run) -> None:
-    if (options.pairs is not None) != (opened.spec.task == "link"):
+    if (options.pairs is not None) != (opened.config.task == "link"):
         raise ConfigError(
             "Expected '--pairs FILE', the pairs to score: this is a run of the link task."
             if options.pairs is None
             else "Expected no '--pairs': scoring them takes a run of the link task (got one of the "
-            f"{opened.spec.task} task)."
+            f"{opened.config.task} task)."
         )
 
 

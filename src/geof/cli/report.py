@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.applied import read_data
-from geof.cli.arguments import add_source_arguments
+from geof.cli.applied import open_run, read_data
+from geof.cli.arguments import add_plugin_argument, add_source_arguments, names_source
 from geof.errors import ConfigError, DataError, GeofError
 from geof.plugins import INSTALL_PAPER, PAGES, entry_points
 
@@ -62,6 +62,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         default="auto",
         help="how the map of states is made (default: t-SNE up to 3,000 points, then PCA)",
     )
+    add_plugin_argument(parser)
     add_source_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -123,16 +124,15 @@ def _page(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         made: tuple[dict[str, Any], str] = entry.load()(options.path)
         return made
     raise DataError(
-        f"Expected a run folder, with config.json (got '{options.path}'). Pages of recorded results "
-        f"are part of geof-paper; install it with: {INSTALL_PAPER}"
+        f"Expected a run folder, with config.json (got '{options.path}'). Pages of recorded "
+        f"results are part of geof-paper; install it with: {INSTALL_PAPER}"
     )
 
 
 def _run_page(options: argparse.Namespace) -> dict[str, Any]:
-    from geof.cli.runs import names_source
     from geof.report.run_page import run_page
     from geof.report.run_views import Wanted
-    from geof.training.predict import Run, stored_task
+    from geof.training.predict import stored_task
 
     wanted = Wanted(tuple(options.node), tuple(options.graph), options.map)
     named = names_source(options)  # who names data wants to hear what is wrong with them
@@ -140,7 +140,7 @@ def _run_page(options: argparse.Namespace) -> dict[str, Any]:
     opened: Run | None = None
     task: Task | None = None
     try:
-        opened = Run.open(options.path)
+        opened = open_run(options)
     except DataError as error:
         missing.append(f"Scores, map and geometry, because the checkpoint cannot be used: {error}")
     if opened is not None:
@@ -156,19 +156,11 @@ def _run_page(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _own_data(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
-    """Read the data the flags name, the run's own otherwise.
-
-    Runs of a grid name a benchmark, those of ``geof demo`` what is embedded.
-    """
-    from geof.cli.runs import names_source
-    from geof.data.catalogue import CATALOGUE
+    """Read the data the flags name, the run's own otherwise; ``geof demo`` has embedded ones."""
     from geof.training.demo import demo_data
 
-    settings = opened.folder / "settings.yaml"
-    if not names_source(options) and not settings.is_file():
-        name = str(opened.about.get("dataset"))
-        if name in CATALOGUE:
-            options.dataset = name
-        elif opened.about.get("preset") == "demo" and name in (embedded := demo_data()):
+    if not names_source(options) and opened.config.preset == "demo":
+        embedded, name = demo_data(), str(opened.about.get("dataset"))
+        if name in embedded:
             return embedded[name]
     return read_data(options, opened, labelled=True)

@@ -171,12 +171,12 @@ def _prepare(
     """Read and check everything; nothing is written yet."""
     from geof.cli.runs import prepare
     from geof.training.space import Space
-    from geof.yaml_options import dump_settings, read_settings
+    from geof.yaml_files import dump_yaml, read_yaml
 
     if options.space is None:
         raise ConfigError("Expected 'SPACE.yaml', the settings to search (got none).")
-    searched = read_settings(options.space)
-    given = read_settings(options.config) if options.config is not None else {}
+    searched = read_yaml(options.space)
+    given = read_yaml(options.config) if options.config is not None else {}
     splits = _splits(options, given)
     options.split = splits[0]
     request = prepare(options)
@@ -194,7 +194,7 @@ def _prepare(
     for note in request.notes:
         screen.say(f"note: {note}")
     settings = _settings_yaml(request, request.plan, seed=own_seed)
-    return order, {"space.yaml": dump_settings(searched), "settings.yaml": settings}, subject
+    return order, {"space.yaml": dump_yaml(searched), "settings.yaml": settings}, subject
 
 
 def _order(options: argparse.Namespace, splits: list[str], request: Request) -> Order:
@@ -213,7 +213,7 @@ def _order(options: argparse.Namespace, splits: list[str], request: Request) -> 
 def _says_seed(options: argparse.Namespace, given: dict[str, Any], request: Request) -> bool:
     """Return whether the user or a preset set a seed; otherwise it is the split's number."""
     from geof.methods.presets import load_preset
-    from geof.yaml_options import merge, parse_words
+    from geof.yaml_files import merge, parse_words
 
     plan = request.plan
     preset = load_preset(plan.encoder, plan.preset, plan.task, request.data.name)
@@ -247,13 +247,13 @@ def _subject(
 def _settings_yaml(request: Request, plan: Plan, *, seed: bool) -> str:
     """Return a settings file; without a seed, a run takes the number of its split."""
     from geof.cli.runs import RUN_KEYS
-    from geof.yaml_options import dump_settings
+    from geof.yaml_files import dump_yaml
 
     tree = plan.tree()
     if not seed:
         del tree["seed"]
     about = {key: getattr(plan, key) for key in RUN_KEYS}
-    return dump_settings({"data": dict(request.source), **about, **tree})
+    return dump_yaml({"data": dict(request.source), **about, **tree})
 
 
 def _open(folder: Path, order: Order) -> Sweep:
@@ -262,19 +262,19 @@ def _open(folder: Path, order: Order) -> Sweep:
     from geof.training import Plan
     from geof.training.space import Space
     from geof.training.sweep import Sweep
-    from geof.yaml_options import read_settings
+    from geof.yaml_files import read_yaml
 
-    tree = read_settings(folder / "settings.yaml")
+    tree = read_yaml(folder / "settings.yaml")
     del tree["data"]
     base = Plan.from_tree(tree, **{key: tree.pop(key) for key in RUN_KEYS})
-    space = Space.from_tree(read_settings(folder / "space.yaml"), base)
+    space = Space.from_tree(read_yaml(folder / "space.yaml"), base)
     return Sweep(folder, space, order.search())
 
 
 def _read_again(options: argparse.Namespace) -> Subject:
     """Read the data of a study begun before."""
     from geof.cli.runs import prepare
-    from geof.yaml_options import read_settings
+    from geof.yaml_files import read_yaml
 
     folder: Path = options.resume
     options.config = folder / "settings.yaml"
@@ -284,8 +284,8 @@ def _read_again(options: argparse.Namespace) -> Subject:
             f"Expected the data '{folder}' was begun with, but '{request.data.name}' has changed. "
             "Bring them back or begin another study."
         )
-    own_seed = "seed" in read_settings(options.config)
-    searched = "seed" in read_settings(folder / "space.yaml")
+    own_seed = "seed" in read_yaml(options.config)
+    searched = "seed" in read_yaml(folder / "space.yaml")
     return _subject(request, options, own_seed, keep_seed=searched)
 
 

@@ -1,49 +1,51 @@
-"""Signatures as settings ask for them, kept in the cache when they are exact and costly."""
+"""Signatures as a config asks for them, cached on disk when they are exact and costly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
-from geof.options import known_options
+from geof.options import Options
 from geof.signature.structural import Degree, Method, StructuralSignature, structural_signature
 
 VERSION = 1
 """Raised whenever the computed values change."""
 
-WORTH_KEEPING = 1e8
+WORTH_CACHING = 1e8
 """Nodes times edges below which computing is quicker than reading."""
 
 
 @dataclass(frozen=True)
-class SignatureSettings:
+class SignatureConfig(Options):
     """Arguments of :func:`structural_signature` that a run decides and records."""
 
-    walk_length: int = 16
-    degree: Degree = "max"
-    method: Method = "exact"
-    probes: int = 256
-    seed: int = 0
+    walk_length: Annotated[
+        int, Field(ge=0, description="Longest closed walk whose return probability is taken.")
+    ] = 16
+    degree: Annotated[
+        Degree,
+        Field(description="Degree over the largest one, or logarithm over logarithm."),
+    ] = "max"
+    method: Annotated[
+        Method, Field(description="Exact in blocks, or an unbiased estimate for large graphs.")
+    ] = "exact"
+    probes: Annotated[int, Field(ge=2, description="Random vectors of an estimate.")] = 256
+    seed: Annotated[int, Field(ge=0, description="Of the random vectors.")] = 0
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> SignatureSettings:
-        """Build from keywords, refusing an unknown one.
-
-        Raises:
-            ConfigError: Naming the nearest valid keyword.
-        """
-        return cls(**known_options(cls, options, "signature."))
+    def _place(cls) -> str:
+        return "signature."
 
 
-def kept_signature(
+def cached_signature(
     edge_index: Tensor,
     num_nodes: int,
-    settings: SignatureSettings | None = None,
+    config: SignatureConfig | None = None,
     *,
     batch: Tensor | None = None,
 ) -> StructuralSignature:
@@ -51,15 +53,15 @@ def kept_signature(
 
     Small graphs are computed anew, and so are estimates: nothing is written for them.
     """
-    settings = settings or SignatureSettings()
+    config = config or SignatureConfig()
 
     def compute() -> StructuralSignature:
-        return structural_signature(edge_index, num_nodes, batch=batch, **asdict(settings))
+        return structural_signature(edge_index, num_nodes, batch=batch, **asdict(config))
 
-    worth = num_nodes * edge_index.size(1) >= WORTH_KEEPING
-    if settings.method != "exact" or not worth:
+    worth = num_nodes * edge_index.size(1) >= WORTH_CACHING
+    if config.method != "exact" or not worth:
         return compute()
-    walk_length, degree = settings.walk_length, settings.degree
+    walk_length, degree = config.walk_length, config.degree
     inputs = {"edge_index": edge_index, "nodes": torch.tensor([num_nodes])}
     if batch is not None:
         inputs["batch"] = batch

@@ -18,7 +18,7 @@ Arguments a method needs for its construction it names in its signature, see :da
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
@@ -28,12 +28,28 @@ from geof.kernels import Neighbourhoods
 
 TaskKind: TypeAlias = Literal["node", "link", "graph"]
 
-GIVEN = ("in_channels", "signature_channels", "task", "num_classes", "num_nodes", "num_edges")
-"""What the engine tells a method that asks for it by name; all other arguments are options.
 
-``num_nodes`` and ``num_edges`` (columns of ``edge_index`` that messages run along) are those of the
-one graph of a node or link task, and ``None`` for sets of graphs.
-"""
+@dataclass(frozen=True)
+class InputShape:
+    """Sizes the engine tells a method that asks for them by name.
+
+    Attributes:
+        in_channels: Width of the features.
+        signature_channels: Width of the signatures.
+        num_classes: Number of classes; not read for links.
+        num_nodes: Of the one graph of a node or link task, ``None`` for sets of graphs.
+        num_edges: Columns of the ``edge_index`` its messages run along, likewise.
+    """
+
+    in_channels: int
+    signature_channels: int
+    num_classes: int
+    num_nodes: int | None = None
+    num_edges: int | None = None
+
+
+GIVEN = (*(field.name for field in fields(InputShape)), "task")
+"""What the engine gives a method that asks for it by name; all other arguments are options."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from geof.errors import ConfigError, nearest
 from geof.methods.registry import get_method
-from geof.yaml_options import Tree, merge, read_settings
+from geof.yaml_files import Tree, merge, read_yaml
 
 NONE = "none"
 """The preset that sets nothing: every option has the default of its code."""
@@ -76,4 +76,4 @@ def _sections_of(method: str, preset: str, task: str) -> Tree:
 @cache
 def _sections(path: Path) -> Tree:
     """Return a preset's file, read once; nothing where it has none for the task."""
-    return read_settings(path) if path.is_file() else {}
+    return read_yaml(path) if path.is_file() else {}

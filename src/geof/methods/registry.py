@@ -8,7 +8,6 @@ method's, its value the module whose import registers it. A single file does the
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from torch import nn
 from geof.errors import ConfigError, DataError, nearest
 from geof.methods.interface import GIVEN, TaskKind
 from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
-from geof.options import require_option
+from geof.options import arguments, require_known, require_option
 from geof.plugins import INSTALL_PAPER, METHODS, PAPER_METHODS, entry_points
 
 OWN = {"geof": "geof.methods.geof", "gcn": "geof.methods.gcn"}
@@ -185,15 +184,15 @@ def readout_of(method: Method, task: TaskKind, kind: str) -> Callable[..., nn.Mo
 def _with_defaults(
     section: str, documented: Callable[..., object], options: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    own = more | {
-        name: parameter.default
-        for name, parameter in inspect.signature(documented).parameters.items()
-        if name not in GIVEN
+    """Return all options of a class, those given checked against its annotations."""
+    own = {name: option for name, option in arguments(documented).items() if name not in GIVEN}
+    require_known(options, [*more, *own], f"{section}.")
+    complete = more | {name: option.default for name, option in own.items()}
+    given = {
+        name: own[name].check(value, f"{section}.") if name in own else value
+        for name, value in options.items()
     }
-    for name in options:
-        if name not in own:
-            raise ConfigError(f"Unknown option '{section}.{name}'. " + nearest(name, own))
-    return {**own, **options}
+    return {**complete, **given}
 
 
 @cache

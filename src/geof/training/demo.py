@@ -11,32 +11,32 @@ from typing import Any
 from geof.data import covariance_graph, digits_graph, random_node_split
 from geof.data.records import NodeGraph
 from geof.io import write_json
-from geof.training.settings import TrainSettings
+from geof.training.config import RunConfig, TrainingConfig
 from geof.training.state import EpochReport
 from geof.training.tasks import NodeTask
-from geof.training.trainer import Result, Watch, fit
+from geof.training.trainer import Result, Trainer, Watch
 
 # One step with weights so nearly uniform that they tell nothing: the setting of Proposition 2.
 _UNIFORM = {"steps": 1, "temperature": 1e6, "structure_aware": False}
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Entry:
     """One row of the demonstration's table."""
 
     dataset: str
     title: str
-    encoder: str
+    method: str
     options: dict[str, Any]
     epochs: int
 
 
-CONTESTANTS = (
-    Contestant("digits", "GCN", "gcn", {"num_layers": 2}, 100),
-    Contestant("digits", "GeoF", "geof", {}, 50),
-    Contestant("covariance", "GCN", "gcn", {"num_layers": 1}, 60),
-    Contestant("covariance", "GeoF w/o SF", "geof", {"feedback": "none", **_UNIFORM}, 60),
-    Contestant("covariance", "GeoF", "geof", _UNIFORM, 60),
+ENTRIES = (
+    Entry("digits", "GCN", "gcn", {"num_layers": 2}, 100),
+    Entry("digits", "GeoF", "geof", {}, 50),
+    Entry("covariance", "GCN", "gcn", {"num_layers": 1}, 60),
+    Entry("covariance", "GeoF w/o SF", "geof", {"feedback": "none", **_UNIFORM}, 60),
+    Entry("covariance", "GeoF", "geof", _UNIFORM, 60),
 )
 
 
@@ -45,7 +45,7 @@ class Row:
     """Mean and standard deviation over the splits, in percent."""
 
     dataset: str
-    model: str
+    title: str
     validation: float
     test: float
     test_deviation: float
@@ -57,34 +57,34 @@ class Row:
 def run_demo(
     out: Path,
     splits: int,
-    on_start: Callable[[Contestant, int], None],
+    on_start: Callable[[Entry, int], None],
     on_epoch: Callable[[EpochReport], None],
 ) -> list[Row]:
-    """Train every contestant on every split, write one run folder each and a summary.
+    """Train every entry on every split, write one run folder each and a summary.
 
     Args:
         out: Folder for the runs.
         splits: Number of random 60/20/20 splits.
-        on_start: Called before each run with the contestant and the split's seed.
+        on_start: Called before each run with the entry and the split's seed.
         on_epoch: Called after each epoch.
     """
     tasks = {name: _tasks(data, splits) for name, data in demo_data().items()}
     rows = []
-    for contestant in CONTESTANTS:
+    for entry in ENTRIES:
         results = []
-        for seed, task in enumerate(tasks[contestant.dataset]):
-            on_start(contestant, seed)
-            _, result = fit(
-                task,
-                TrainSettings(epochs=contestant.epochs, seed=seed),
-                encoder=contestant.encoder,
-                options=contestant.options,
+        for seed, task in enumerate(tasks[entry.dataset]):
+            on_start(entry, seed)
+            config = RunConfig(
+                method=entry.method,
                 preset="demo",
-                out=out / f"{contestant.dataset}-{_slug(contestant.title)}-split{seed}",
-                watch=Watch(on_epoch=on_epoch),
+                split=str(seed),
+                options=entry.options,
+                training=TrainingConfig(epochs=entry.epochs),
             )
-            results.append(result)
-        rows.append(_summarise(contestant, results))
+            folder = out / f"{entry.dataset}-{_slug(entry.title)}-split{seed}"
+            trainer = Trainer(config, task, out=folder, watch=Watch(on_epoch=on_epoch))
+            results.append(trainer.fit())
+        rows.append(_summarise(entry, results))
     write_json(out / "summary.json", [vars(row) for row in rows])
     return rows
 
@@ -106,13 +106,13 @@ def _tasks(data: NodeGraph, splits: int) -> list[NodeTask]:
     ]
 
 
-def _summarise(contestant: Contestant, results: list[Result]) -> Row:
+def _summarise(entry: Entry, results: list[Result]) -> Row:
     tests = [result.test for result in results if result.test is not None]
     mean = sum(tests) / len(tests)
     spread = sum((test - mean) ** 2 for test in tests) / max(len(tests) - 1, 1)
     return Row(
-        dataset=contestant.dataset,
-        model=contestant.title,
+        dataset=entry.dataset,
+        title=entry.title,
         validation=sum(result.validation for result in results) / len(results),
         test=mean,
         test_deviation=math.sqrt(spread),

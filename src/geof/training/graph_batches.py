@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from geof.caching import Cache
-from geof.data.signatures import SignatureSettings, kept_signature
+from geof.data.signatures import SignatureConfig, cached_signature
 from geof.methods.interface import GraphInputs
 from geof.signature import StructuralSignature
 
@@ -48,11 +48,11 @@ class PackedGraphs:
     def __len__(self) -> int:
         return len(self.first_node) - 1
 
-    def sign(self, settings: SignatureSettings | None = None) -> StructuralSignature:
+    def sign(self, settings: SignatureConfig | None = None) -> StructuralSignature:
         """Return the signatures of all nodes; the degree is relative to each graph's own."""
         nodes, edges = self.first_node.diff(), self.first_edge.diff()
         offset = torch.repeat_interleave(self.first_node[:-1], edges)
-        return kept_signature(
+        return cached_signature(
             self.edge_index + offset,
             len(self.x),
             settings,

@@ -1,87 +1,48 @@
-"""An encoder with the readout of its task, built by name so that a run folder can rebuild it."""
+"""A method with the readout of its task, built from a config, so that a run can be rebuilt."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from geof.methods.interface import GIVEN, Encoding, GraphInputs, Outputs, TaskKind
-from geof.methods.registry import get_method, method_options, readout_of, readout_options
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """Everything needed to build a network again.
-
-    Attributes:
-        encoder: A key of :data:`ENCODERS`.
-        options: The encoder's own arguments.
-        task: What the readout is for.
-        in_channels: Width of the features.
-        signature_channels: Width of the signatures.
-        num_classes: Number of classes; not read for links.
-        readout: The readout's own arguments.
-        num_nodes: Of the one graph of a node or link task.
-        num_edges: Columns of the ``edge_index`` its messages run along.
-    """
-
-    encoder: str
-    options: Mapping[str, Any]
-    task: TaskKind
-    in_channels: int
-    signature_channels: int
-    num_classes: int
-    readout: Mapping[str, Any] = field(default_factory=dict)
-    num_nodes: int | None = None
-    num_edges: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the specification as plain JSON values."""
-        return {**asdict(self), "options": dict(self.options), "readout": dict(self.readout)}
-
-
-def _named(build: Callable[..., nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the given values that a function asks for by name."""
-    wanted = inspect.signature(build).parameters
-    return {name: value for name, value in given.items() if name in wanted}
+from geof.methods.interface import Encoding, GraphInputs, InputShape, Outputs
+from geof.methods.registry import get_method, readout_of
+from geof.options import arguments
+from geof.training.config import RunConfig
 
 
 class Network(nn.Module):
-    """An encoder and the readout of one task.
+    """A method's encoder and the readout of one task.
 
     Args:
-        spec: What to build.
+        config: Which method, task, options and readout.
+        shape: Sizes of the data.
 
     Raises:
-        ConfigError: If there is no such encoder or an option is not one of its own.
+        ConfigError: If an option has a value the method refuses.
     """
 
-    def __init__(self, spec: NetworkSpec) -> None:
+    def __init__(self, config: RunConfig, shape: InputShape) -> None:
         super().__init__()
-        options = method_options(spec.encoder, spec.options)
-        readout = readout_options(spec.encoder, spec.task, spec.readout)
-        self.spec = replace(spec, options=options, readout=readout)  # defaults written out
-        given = {name: getattr(spec, name) for name in GIVEN}
-        method = get_method(spec.encoder)
-        build = method.build
-        self.encoder = build(**_named(build, given), **options)
-        kind = readout.get("kind", "shared")
+        self.config, self.shape, self.task = config, shape, config.task
+        method = get_method(config.method)
+        given = {**asdict(shape), "task": config.task}
+        self.encoder = method.build(**_named(method.build, given), **config.options)
+        kind = config.readout.get("kind", "shared")
         self.has_own_readout = kind == "own"
-        make = readout_of(method, spec.task, kind)
+        make = readout_of(method, config.task, kind)
         given["in_channels"] = self.encoder.out_channels
-        own = {name: value for name, value in readout.items() if name != "kind"}
+        own = {name: value for name, value in config.readout.items() if name != "kind"}
         self.readout = make(**_named(make, given), **own)
-        self.task = spec.task
         self._frozen: object | None = None
 
     def freeze_encoder(self) -> None:
         """From now on train the readout alone; the encoder is in evaluation mode."""
-        self._frozen = object()  # whose encodings are kept with the graph: this encoder's, now
+        self._frozen = object()  # key of what is cached with a graph: this encoder's, as it is now
         self.encoder.requires_grad_(False)
         self.train(self.training)
 
@@ -126,3 +87,9 @@ class Network(nn.Module):
         return replace(
             outputs, penalty=penalty if outputs.penalty is None else outputs.penalty + penalty
         )
+
+
+def _named(build: Callable[..., nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the given values that a function asks for by name."""
+    wanted = arguments(build)
+    return {name: value for name, value in given.items() if name in wanted}

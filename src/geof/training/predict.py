@@ -17,21 +17,22 @@ from torch_geometric.nn import global_mean_pool
 from geof.data.columns import ColumnEncoder
 from geof.data.link_splits import LinkSplit
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import SignatureSettings, kept_signature
-from geof.data.split_files import DatasetIdentity
-from geof.data.splits import GraphSplit, NodeSplit
-from geof.errors import ConfigError, DataError, ShapeError
+from geof.data.signatures import cached_signature
+from geof.data.sources import DataConfig
+from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
+from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
 from geof.methods.geof import GeoFEncoder
-from geof.methods.interface import GraphInputs
+from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.inference import evolve_in_pieces
 from geof.training.checkpoint import load_tensors, read_tensors
+from geof.training.config import RunConfig
 from geof.training.graph_batches import PackedGraphs
-from geof.training.network import Network, NetworkSpec
-from geof.training.plan import metric_of
-from geof.training.settings import BatchSettings
-from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task
-from geof.training.trainer import CHECKPOINT, sums_in_fixed_order
+from geof.training.network import Network
+from geof.training.run_folder import CHECKPOINT, read_config, upgraded
+from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, metric_of
+from geof.training.trainer import sums_in_fixed_order
+from geof.yaml_files import read_yaml
 
 AnyPart: TypeAlias = Literal["train", "validation", "test"]
 
@@ -42,9 +43,9 @@ class Run:
 
     Attributes:
         network: With the chosen epoch's parameters, in evaluation mode.
-        spec: What it was built from.
+        config: What it was trained with; files of data are named where ``config.json`` is there.
+        shape: Sizes of the data it was trained on.
         class_names: The label of each class index.
-        signature: How its signatures are computed.
         path: The checkpoint it was read from.
         about: All the checkpoint's header says: what ``config.json`` does, and the epoch.
         finished: ``False`` while the folder around the checkpoint has no result yet: the network
@@ -52,9 +53,9 @@ class Run:
     """
 
     network: Network
-    spec: NetworkSpec
+    config: RunConfig
+    shape: InputShape
     class_names: tuple[str, ...]
-    signature: SignatureSettings
     path: Path
     about: Mapping[str, Any]
     finished: bool
@@ -67,22 +68,28 @@ class Run:
             DataError: If there is none (yet), it is damaged, or it does not describe a run.
         """
         checkpoint = _checkpoint_at(Path(path))
-        tensors, about = read_tensors(checkpoint)
+        tensors, header = read_tensors(checkpoint)
         try:
-            spec = NetworkSpec(**about["network"])
-            signature = _signature_settings(about["signature"])
-            network = Network(spec)
-        except (KeyError, TypeError, ConfigError) as error:
+            about = upgraded(header)
+            config = RunConfig.from_dict(about["run"])
+            shape = InputShape(**about["shape"])
+            network = Network(config, shape)
+        except (KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"Expected '{checkpoint}' to be a checkpoint of 'geof train', whose header "
                 f"describes a network ({type(error).__name__}: {error})."
             ) from error
+        except ConfigError as error:
+            raise DataError(
+                f"Expected to rebuild the network of '{checkpoint}'. {error}"
+            ) from error
         load_tensors(checkpoint, tensors, network)
         network.eval()
-        names = tuple(map(str, about.get("class_names") or range(spec.num_classes)))
+        names = tuple(map(str, about.get("class_names") or range(shape.num_classes)))
         beside = checkpoint.parent
         finished = (beside / "result.json").exists() or not (beside / "config.json").exists()
-        return cls(network, spec, names, signature, checkpoint, about, finished)
+        config = replace(config, data=_data_config(beside, config.data))
+        return cls(network, config, shape, names, checkpoint, about, finished)
 
     @property
     def folder(self) -> Path:
@@ -95,11 +102,6 @@ class Run:
         return int(self.about.get("epoch", 0))
 
     @property
-    def columns(self) -> Mapping[str, str | None]:
-        """Names of the columns of identifiers, labels and SMILES it was trained with."""
-        return dict(self.about.get("columns") or {})
-
-    @property
     def schema(self) -> ColumnEncoder | None:
         """What tables of nodes go through; ``None`` unless it was trained on one.
 
@@ -108,6 +110,18 @@ class Run:
         """
         stored = self.about.get("schema")
         return None if stored is None else ColumnEncoder.from_json(json.dumps(stored))
+
+
+def _data_config(folder: Path, default: DataConfig) -> DataConfig:
+    """Return what names a run's data, from the folder around its checkpoint if that is there."""
+    try:
+        if (folder / "settings.yaml").is_file():  # of an earlier version
+            return DataConfig.of(read_yaml(folder / "settings.yaml").get("data") or {})
+        if (folder / "config.json").is_file():
+            return DataConfig.of(read_config(folder)["run"]["data"])
+    except (GeofError, KeyError, TypeError):
+        pass  # the checkpoint alone serves other data
+    return default
 
 
 def _checkpoint_at(path: Path) -> Path:
@@ -217,7 +231,7 @@ def embed_nodes(run: Run, data: NodeGraph) -> Embeddings:
         run: Trained for the node or the link task.
         data: The graph.
     """
-    if run.spec.task == "graph":
+    if run.config.task == "graph":
         _require_task(run, "node or link")
     inputs = _inputs(run, data)
     with _inference(run):
@@ -307,8 +321,8 @@ def part_predictions(
             return run.network(task.inputs)[rows].softmax(-1), task.data.graph.y[rows], rows
         assert isinstance(task, GraphTask)
         pieces = rows.split(task.batch_size)  # as evaluation does, to the same bits
-        logits = torch.cat([run.network(task._inputs(piece)) for piece in pieces])
-        return logits.softmax(-1), task._labels[rows], rows
+        logits = torch.cat([run.network(task.inputs_of(piece)) for piece in pieces])
+        return logits.softmax(-1), task.labels[rows], rows
 
 
 def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
@@ -320,7 +334,7 @@ def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
     _require_same_content(run, data)
     # The content decides: a file may have been renamed.
     identity = replace(DatasetIdentity.of(data), name=str(run.about.get("dataset")))
-    path, signature = run.folder / "split.npz", run.signature
+    path, signature = run.folder / "split.npz", run.config.signature
     if isinstance(data, GraphSet):
         _require_task(run, "graph")
         _require_width(run, data.graphs[0].x)
@@ -328,11 +342,11 @@ def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
             data,
             GraphSplit.load(path, identity),
             metric=metric_of(data),
-            batches=BatchSettings(batch_size=run.about.get("batch_size")),
+            training=run.config.training,
             signature=signature,
         )
     _require_width(run, data.graph.x)
-    if run.spec.task == "link":
+    if run.config.task == "link":
         return LinkTask(data, LinkSplit.load(path, identity), signature=signature)
     _require_task(run, "node")
     return NodeTask(data, NodeSplit.load(path, identity), signature=signature)
@@ -351,8 +365,7 @@ def _put_training_in_place_of_test(task: Task) -> None:
 @contextmanager
 def _inference(run: Run) -> Iterator[None]:
     """Compute as the run did when it read its test part: to the same bits."""
-    fixed = bool(run.about.get("training", {}).get("deterministic", True))
-    with torch.no_grad(), sums_in_fixed_order(fixed):
+    with torch.no_grad(), sums_in_fixed_order(run.config.training.deterministic):
         yield
 
 
@@ -368,7 +381,7 @@ def _node_logits(run: Run, inputs: GraphInputs, piece_size: int | None) -> Tenso
         logits = run.network.readout(states)
     else:
         raise ConfigError(
-            f"Expected a GeoF run for 'piece_size' (got {run.spec.encoder!r}). Leave it out."
+            f"Expected a GeoF run for 'piece_size' (got {run.config.method!r}). Leave it out."
         )
     return logits
 
@@ -385,7 +398,7 @@ def _encode(run: Run, inputs: GraphInputs) -> tuple[Tensor, Tensor | None]:
 def _batches(run: Run, data: GraphSet, batch_size: int) -> Iterator[GraphInputs]:
     _require_width(run, data.graphs[0].x)
     packed = PackedGraphs.pack(data.graphs)
-    signature = packed.sign(run.signature).values
+    signature = packed.sign(run.config.signature).values
     for chosen in torch.arange(len(packed)).split(batch_size):
         yield packed.batch(chosen, signature)
 
@@ -400,21 +413,15 @@ def graph_ids(data: GraphSet) -> tuple[str, ...]:
     return data.graph_ids or tuple(map(str, range(len(data.graphs))))
 
 
-def _signature_settings(record: Mapping[str, Any]) -> SignatureSettings:
-    """Return the settings behind a signature's record; exact ones have no probes and no seed."""
-    names = ("walk_length", "degree", "method", "probes", "seed")
-    return SignatureSettings(**{n: record[n] for n in names if record[n] is not None})
-
-
 def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
     graph = data.graph
     _require_width(run, graph.x)
-    signature = kept_signature(graph.edge_index, graph.num_nodes, run.signature)
+    signature = cached_signature(graph.edge_index, graph.num_nodes, run.config.signature)
     return GraphInputs.build(graph.x, graph.edge_index, signature.values)
 
 
 def _require_same_content(run: Run, data: NodeGraph | GraphSet) -> None:
-    trained = (run.about.get("data") or {}).get("content_hash")
+    trained = run.about.get("content_hash")
     if trained is not None and trained != data.content_hash:
         raise DataError(
             f"Expected the data that '{run.folder}' was trained on, for which its split was made "
@@ -424,18 +431,18 @@ def _require_same_content(run: Run, data: NodeGraph | GraphSet) -> None:
 
 
 def _require_width(run: Run, x: Tensor) -> None:
-    if x.size(1) != run.spec.in_channels:
+    if x.size(1) != run.shape.in_channels:
         raise ShapeError(
-            f"Expected {run.spec.in_channels} features, as the run in '{run.folder}' was trained "
+            f"Expected {run.shape.in_channels} features, as the run in '{run.folder}' was trained "
             f"with (got {x.size(1)}). Give data with the same columns."
         )
 
 
 def _require_task(run: Run, kind: str) -> None:
-    if run.spec.task != kind:
+    if run.config.task != kind:
         raise DataError(
             f"Expected a run trained for the {kind} task (got '{run.folder}', trained for "
-            f"{run.spec.task})."
+            f"{run.config.task})."
         )
 
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch_geometric
 from filelock import FileLock, Timeout
 
-from geof.errors import ConfigError, DataError
+from geof.data.catalogue import CATALOGUE
+from geof.data.columns import ColumnEncoder
+from geof.data.sources import notes_of
+from geof.errors import ConfigError, DataError, FolderLockedError
 from geof.io import write_json
+from geof.training.config import SELECTION, RunConfig
+from geof.training.tasks import Task
+from geof.version import __version__
 
+CHECKPOINT = "checkpoint.safetensors"
 LOCK = ".lock"
+FORMAT = 2
+"""Of ``config.json`` and the checkpoint's header; :func:`upgraded` reads the one before."""
+
 _TEMPORARY = re.compile(r"\..+\.(?:json|jsonl|npz|yaml|safetensors|new)\.\w+")
-_NOT_COMPARED = ("versions", "changes")
 
 
 @contextmanager
@@ -24,7 +37,8 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep every other process out of a run folder; the system lets go when this one dies.
 
     Raises:
-        DataError: If another process holds it.
+        FolderLockedError: If another process holds it.
+        DataError: If something else is there.
     """
     _require_run_or_room(folder)
     try:
@@ -37,7 +51,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise DataError(
+        raise FolderLockedError(
             f"Expected nobody else to write '{folder}', but another run is at work there. Wait for "
             "it or name another folder."
         ) from error
@@ -55,19 +69,99 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def describe(config: RunConfig, task: Task, schema: ColumnEncoder | None = None) -> dict[str, Any]:
+    """Return what ``config.json`` and a checkpoint's header hold: the config and what it met.
+
+    Args:
+        config: What was asked for.
+        task: What it was asked of.
+        schema: What a table of nodes went through.
+    """
+    data = task.data
+    return {
+        "format": FORMAT,
+        "run": config.to_dict(),
+        "revision": config.revision,
+        "seed": config.seed,
+        "dataset": task.dataset,
+        "content_hash": data.content_hash,
+        "notes": list(notes_of(data)),
+        "class_names": list(data.class_names),
+        "split": task.split_name,
+        "split_hash": task.split_hash,
+        "shape": asdict(task.shape),
+        "signature": task.signature.describe(),
+        "protocol": task.record(),
+        "selection": SELECTION,
+        **({} if schema is None else {"schema": json.loads(schema.to_json())}),
+        "versions": {
+            "geof": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torch_geometric": torch_geometric.__version__,
+        },
+    }
+
+
+def upgraded(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description in the present format.
+
+    Raises:
+        KeyError: If it is neither this format nor the one before.
+    """
+    if about.get("format") == FORMAT:
+        return dict(about)
+    network, stored = about["network"], about.get("data") or {}
+    shape = ("in_channels", "signature_channels", "num_classes", "num_nodes", "num_edges")
+    signature = about["signature"]
+    names = ("walk_length", "degree", "method", "probes", "seed")
+    columns = {n: v for n, v in (about.get("columns") or {}).items() if v is not None}
+    dataset = {"dataset": about["dataset"]} if about["dataset"] in CATALOGUE else {}
+    run = {
+        "method": network["encoder"],
+        "task": network["task"],
+        "preset": about.get("preset", "none"),
+        "data": columns or dataset,
+        "options": network["options"],
+        "readout": network.get("readout") or {},
+        "training": {n: v for n, v in about.get("training", {}).items() if v is not None},
+        "pretraining": about.get("pretraining") or {},
+        "signature": {n: signature[n] for n in names if signature.get(n) is not None},
+        "read_test": about.get("read_test", True),
+    }
+    protocol = ("leak_checked", "batch_size", "fanouts", "order_seed", "hidden_edges")
+    return {
+        **{name: about[name] for name in _ASIDE if name in about},
+        "run": run,
+        "seed": about.get("training", {}).get("seed", 0),
+        "content_hash": stored.get("content_hash"),
+        "notes": stored.get("notes", []),
+        "class_names": about.get("class_names"),
+        "shape": {name: network.get(name) for name in shape},
+        "protocol": {name: about[name] for name in protocol if name in about},
+    }
+
+
+_ASIDE = (
+    *("dataset", "split", "split_hash", "signature", "selection", "schema", "versions", "changes"),
+    *("epoch", "validation"),
+)
+"""What stood at the same place in the format before."""
+
+
 def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: bool) -> list[str]:
     """Write ``config.json``, or check that the one there says the same.
 
     Args:
         folder: The run folder, locked.
         config: What is about to be run.
-        allow_changes: Whether settings below ``training`` may differ.
+        allow_changes: Whether training options may differ.
 
     Returns:
         What a user should know.
 
     Raises:
-        ConfigError: Naming every setting that differs and may not.
+        ConfigError: Naming every option that differs and may not.
         DataError: If the one there cannot be read.
     """
     path = folder / "config.json"
@@ -76,7 +170,7 @@ def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: boo
         return []
     before = read_config(folder)
     wanted = json.loads(json.dumps(config))
-    differences = _differences(_compared(before), _compared(wanted))
+    differences = _differences(*_compared(before, wanted))
     notes = []
     if differences:
         fixed = [name for name in differences if not name.startswith("training.")]
@@ -86,7 +180,7 @@ def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: boo
         finished = (folder / "result.json").exists()  # its files say how it was made
         if fixed or finished or not allow_changes:
             raise ConfigError(
-                f"Expected the settings that '{folder}' was begun with ({listed}). "
+                f"Expected the options that '{folder}' was begun with ({listed}). "
                 + (
                     "Go back to them or name another folder."
                     if fixed or finished
@@ -96,19 +190,25 @@ def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: boo
             )
         changes = [*before.get("changes", []), {n: list(pair) for n, pair in differences.items()}]
         write_json(path, {**wanted, "changes": changes})
-        notes.append(f"Settings changed on the way: {listed}.")
+        notes.append(f"Options changed on the way: {listed}.")
     if before.get("versions") != wanted.get("versions"):
         notes.append("Other versions than at the start: the last bits may differ.")
     return notes
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return a run folder's ``config.json``.
+    """Return a run folder's ``config.json``, in the present format.
 
     Raises:
         DataError: If there is none or it is damaged.
     """
-    return _read_json(folder / "config.json")
+    path = folder / "config.json"
+    try:
+        return upgraded(_read_json(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"Expected '{path}' to describe a run ({type(error).__name__}: {error})."
+        ) from error
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -118,7 +218,12 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         DataError: If it is damaged.
     """
     path = folder / "result.json"
-    return _read_json(path) if path.exists() else None
+    if not path.exists():
+        return None
+    result = _read_json(path)
+    if "model" in result:  # as it was called before
+        result["method"] = result.pop("model")
+    return result
 
 
 def _require_run_or_room(folder: Path) -> None:
@@ -145,8 +250,27 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in _NOT_COMPARED}
+def _compared(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what must agree for a run to go on: what decides its numbers.
+
+    Files may have moved, since the content decides. Seeds are compared as they take effect.
+    """
+    names = ("method", "task", "options", "readout", "training", "pretraining", "read_test")
+    facts = ("seed", "dataset", "content_hash", "class_names", "split", "split_hash")
+    facts = (*facts, "signature", "protocol")
+    both = []
+    for about in (before, now):
+        run = about["run"]
+        kept = {name: run.get(name) for name in names}
+        kept["training"] = {n: v for n, v in run["training"].items() if n != "seed"}
+        both.append({**kept, **{name: about.get(name) for name in facts}})
+    if "format" not in before:  # which had these beside the protocol only
+        for name in ("batch_size", "fanouts", "hidden_edges"):
+            both[1]["training"].pop(name, None)
+        both[1]["pretraining"] = both[0]["pretraining"] = None
+    return both[0], both[1]
 
 
 def _differences(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

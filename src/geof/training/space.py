@@ -12,7 +12,7 @@ from typing import Any
 
 from geof.errors import ConfigError, nearest
 from geof.training import Plan
-from geof.yaml_options import merge
+from geof.yaml_files import merge
 
 _RANGE_KEYS = ("low", "high", "log", "step")
 

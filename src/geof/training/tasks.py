@@ -1,4 +1,4 @@
-"""The three tasks under one contract: losses to step on, and scores of a held-out part.
+"""The three tasks behind one interface: losses to step on, and scores of a held-out part.
 
 A task knows its data, its split and its protocol (60/20/20 of nodes, 80/5/15 of edges, folds of
 graphs); it knows nothing of the model beyond :class:`~geof.training.network.Network`.
@@ -17,19 +17,33 @@ import torch
 from torch import Tensor
 
 from geof.data.batching import NeighbourBatch, NeighbourSampler
-from geof.data.draws import raw_permutation, raw_stream
-from geof.data.link_splits import LinkSplit, check_no_leak
+from geof.data.catalogue import CATALOGUE
+from geof.data.graph_sets import scaffold_split
+from geof.data.link_splits import LinkSplit, check_no_leak, random_link_split
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import SignatureSettings, kept_signature
-from geof.data.split_files import DatasetIdentity
-from geof.data.splits import IndexSplit
+from geof.data.signatures import SignatureConfig, cached_signature
+from geof.data.splits import (
+    DatasetIdentity,
+    GraphSplit,
+    IndexSplit,
+    random_node_split,
+    stratified_folds,
+)
+from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, DataError
-from geof.methods.interface import Encoding, GraphInputs, HasPretext, TaskKind, TrainingView
+from geof.methods.interface import (
+    Encoding,
+    GraphInputs,
+    HasPretext,
+    InputShape,
+    TaskKind,
+    TrainingView,
+)
 from geof.signature import StructuralSignature
+from geof.training.config import RunConfig, TrainingConfig
 from geof.training.graph_batches import PackedGraphs, select_rows
 from geof.training.metrics import accuracy, graph_loss, link_loss, link_metrics, node_loss, roc_auc
 from geof.training.network import Network
-from geof.training.settings import BatchSettings
 
 Part: TypeAlias = Literal["validation", "test"]
 
@@ -58,11 +72,8 @@ class Task(ABC):
         dataset: Name of the data.
         split_name: How the split was made.
         split_hash: The split's hash.
-        in_channels: Width of the features.
-        num_classes: Number of classes.
+        shape: Sizes a method may ask for.
         signature: The structural signatures and how they were made.
-        num_nodes: Of the one graph, ``None`` for a set of graphs.
-        num_edges: Columns of the ``edge_index`` its messages run along, likewise.
     """
 
     data: NodeGraph | GraphSet
@@ -72,11 +83,8 @@ class Task(ABC):
     dataset: str
     split_name: str
     split_hash: str
-    in_channels: int
-    num_classes: int
+    shape: InputShape
     signature: StructuralSignature
-    num_nodes: int | None = None
-    num_edges: int | None = None
 
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
@@ -117,7 +125,7 @@ class NodeTask(Task):
         data: The graph.
         split: Which nodes train, validate and test; all labelled.
         signature: How to compute the structural signatures.
-        batches: What a step sees.
+        training: What a step sees: batch size, fanouts, hidden edges.
         seed: Seed of the samples.
     """
 
@@ -131,8 +139,8 @@ class NodeTask(Task):
         data: NodeGraph,
         split: IndexSplit,
         *,
-        signature: SignatureSettings | None = None,
-        batches: BatchSettings | None = None,
+        signature: SignatureConfig | None = None,
+        training: TrainingConfig | None = None,
         seed: int = 0,
     ) -> None:
         self.data = data
@@ -144,12 +152,11 @@ class NodeTask(Task):
                 f"Expected every node of split '{split.name}' to be a labelled node of "
                 f"'{data.name}'. Make the split from the labelled nodes alone."
             )
-        self.signature = kept_signature(graph.edge_index, graph.num_nodes, signature)
+        self.signature = cached_signature(graph.edge_index, graph.num_nodes, signature)
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self.in_channels, self.num_classes = int(graph.x.size(1)), data.num_classes
-        self.num_nodes, self.num_edges = graph.num_nodes, int(graph.edge_index.size(1))
-        self.sampling = _Sampling.wanted(self.inputs, batches, seed, nodes=split.train)
+        self.shape = _shape_of(self.inputs, data.num_classes)
+        self.sampling = _Sampling.wanted(self.inputs, training, seed, nodes=split.train)
 
     def record(self) -> dict[str, Any]:
         """Return how neighbourhoods are sampled."""
@@ -200,7 +207,7 @@ class LinkTask(Task):
         data: The graph.
         split: Which pairs train, validate and test.
         signature: How to compute the structural signatures.
-        batches: What a step sees.
+        training: What a step sees: batch size, fanouts, hidden edges.
         seed: Seed of the samples.
     """
 
@@ -208,15 +215,14 @@ class LinkTask(Task):
     split: LinkSplit
     kind = "link"
     metric = "roc_auc"
-    num_classes = 2
 
     def __init__(
         self,
         data: NodeGraph,
         split: LinkSplit,
         *,
-        signature: SignatureSettings | None = None,
-        batches: BatchSettings | None = None,
+        signature: SignatureConfig | None = None,
+        training: TrainingConfig | None = None,
         seed: int = 0,
     ) -> None:
         self.data = data
@@ -224,14 +230,13 @@ class LinkTask(Task):
         graph, edge_index = data.graph, split.message_edges
         check_no_leak(split, edge_index, edge_index, graph.edge_index)
         self.leak_checked = True
-        self.signature = kept_signature(edge_index, graph.num_nodes, signature)
+        self.signature = cached_signature(edge_index, graph.num_nodes, signature)
         self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self.in_channels = int(graph.x.size(1))
-        self.num_nodes, self.num_edges = graph.num_nodes, int(edge_index.size(1))
+        self.shape = _shape_of(self.inputs, 2)
         self.seed = seed
-        self.hidden_edges = None if batches is None else batches.hidden_edges
-        self.sampling = _Sampling.wanted(self.inputs, batches, seed)
+        self.hidden_edges = None if training is None else training.hidden_edges
+        self.sampling = _Sampling.wanted(self.inputs, training, seed)
 
     def record(self) -> dict[str, Any]:
         """Return that the leak check ran, and how edges and neighbourhoods are drawn."""
@@ -299,7 +304,7 @@ class GraphTask(Task):
         data: The graphs.
         split: Which graphs train, validate and test.
         metric: ``"accuracy"``, or ``"roc_auc"`` for two classes.
-        batches: What a step sees.
+        training: What a step sees: batch size, fanouts, hidden edges.
         seed: Seed of the order in which graphs are seen; each epoch has its own order.
         signature: How to compute the structural signatures.
     """
@@ -314,15 +319,15 @@ class GraphTask(Task):
         split: IndexSplit,
         *,
         metric: Literal["accuracy", "roc_auc"] = "accuracy",
-        batches: BatchSettings | None = None,
+        training: TrainingConfig | None = None,
         seed: int = 0,
-        signature: SignatureSettings | None = None,
+        signature: SignatureConfig | None = None,
     ) -> None:
-        batches = batches or BatchSettings()
-        if batches.fanouts is not None:
+        training = training or TrainingConfig()
+        if training.fanouts is not None:
             raise ConfigError(
                 "Expected no 'fanouts' for graph classification, whose batches are whole graphs "
-                f"(got {list(batches.fanouts)})."
+                f"(got {list(training.fanouts)})."
             )
         if metric == "roc_auc" and data.num_classes != 2:
             raise DataError(
@@ -330,12 +335,13 @@ class GraphTask(Task):
                 "'accuracy'."
             )
         self.data, self.split, self.metric = data, split, metric
-        self.batch_size, self.seed = batches.batch_size or GRAPHS_PER_STEP, seed
+        self.batch_size, self.seed = training.batch_size or GRAPHS_PER_STEP, seed
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self.in_channels, self.num_classes = int(data.graphs[0].x.size(1)), data.num_classes
         self._graphs = PackedGraphs.pack(data.graphs)
         self.signature = self._graphs.sign(signature)
-        self._labels = torch.cat([graph.y.view(-1)[:1] for graph in data.graphs])
+        widths = int(data.graphs[0].x.size(1)), int(self.signature.values.size(1))
+        self.shape = InputShape(*widths, data.num_classes)
+        self.labels = torch.cat([graph.y.view(-1)[:1] for graph in data.graphs])
 
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order."""
@@ -344,20 +350,20 @@ class GraphTask(Task):
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
         for piece in self._pieces(epoch):
-            labels = self._labels[piece]
-            yield network.outputs(self._inputs(piece)).loss(partial(graph_loss, labels=labels))
+            labels = self.labels[piece]
+            yield network.outputs(self.inputs_of(piece)).loss(partial(graph_loss, labels=labels))
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the batches."""
-        return (self._inputs(piece) for piece in self._pieces(epoch))
+        return (self.inputs_of(piece) for piece in self._pieces(epoch))
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the epoch's first batch and the accuracy on it."""
         piece = self._pieces(epoch)[0]
-        inputs = self._inputs(piece)
+        inputs = self.inputs_of(piece)
 
         def score(encoding: Encoding) -> float:
-            return accuracy(_read(network, encoding, inputs), self._labels[piece])
+            return accuracy(_read(network, encoding, inputs), self.labels[piece])
 
         return TrainingView(epoch, inputs, score)
 
@@ -374,15 +380,88 @@ class GraphTask(Task):
         """Return accuracy (and ROC-AUC for two classes) and loss on the part's graphs."""
         chosen = self.split.validation if part == "validation" else self.split.test
         pieces = chosen.split(self.batch_size)
-        logits = torch.cat([network(self._inputs(piece)) for piece in pieces])
-        labels = self._labels[chosen]
+        logits = torch.cat([network(self.inputs_of(piece)) for piece in pieces])
+        labels = self.labels[chosen]
         metrics = {"accuracy": accuracy(logits, labels)}
-        if self.num_classes == 2:
+        if self.shape.num_classes == 2:
             metrics["roc_auc"] = roc_auc(logits[:, 1] - logits[:, 0], labels)
         return Scores(metrics, graph_loss(logits, labels).item())
 
-    def _inputs(self, chosen: Tensor) -> GraphInputs:
+    def inputs_of(self, chosen: Tensor) -> GraphInputs:
+        """Return graphs of the set side by side."""
         return self._graphs.batch(chosen, self.signature.values)
+
+
+def build_task(config: RunConfig, data: NodeGraph | GraphSet) -> Task:
+    """Return the task of a run on the split its config names.
+
+    Raises:
+        ConfigError: If the data cannot serve the task or there is no such split.
+    """
+    if (config.task == "graph") != isinstance(data, GraphSet):
+        own = "graph" if isinstance(data, GraphSet) else "node"
+        raise ConfigError(
+            f"Expected '--task' to fit the data, {own} or link for one graph and graph for a set "
+            f"of graphs (got {config.task!r} for '{data.name}')."
+        )
+    training, seed, signature = config.training, config.seed, config.signature
+    if isinstance(data, GraphSet):
+        split = _graph_split(config, data)
+        metric = metric_of(data)
+        return GraphTask(
+            data, split, metric=metric, training=training, seed=seed, signature=signature
+        )
+    graph, number = data.graph, _number(config)
+    if config.task == "link":
+        links = random_link_split(graph.edge_index, graph.num_nodes, number)
+        return LinkTask(data, links, signature=signature, training=training, seed=seed)
+    nodes = random_node_split(graph.num_nodes, number, nodes=graph.y >= 0)
+    return NodeTask(data, nodes, signature=signature, training=training, seed=seed)
+
+
+def metric_of(data: GraphSet) -> Literal["accuracy", "roc_auc"]:
+    """Return the metric of a set of graphs: a benchmark's own, accuracy otherwise."""
+    ranked = data.name in CATALOGUE and CATALOGUE[data.name].metrics == ("ROC-AUC",)
+    return "roc_auc" if ranked else "accuracy"
+
+
+def _number(config: RunConfig) -> int:
+    if not config.split.isdecimal():
+        raise ConfigError(f"Expected '--split' to be a number from 0 (got {config.split!r}).")
+    return int(config.split)
+
+
+def _graph_split(config: RunConfig, data: GraphSet) -> GraphSplit:
+    """Return a stratified fold of the labelled graphs, or OGB's scaffold split."""
+    if config.split == "scaffold":
+        if data.name != "ogbg-molhiv":
+            raise ConfigError(f"Expected ogbg-molhiv for '--split scaffold' (got '{data.name}').")
+        parts = scaffold_split(config.data.data_root)
+        train, validation, test = parts["train"], parts["valid"], parts["test"]
+        return GraphSplit.fixed(
+            train, validation, test, size=len(data.graphs), name="OGB scaffold split"
+        )
+    labels = torch.cat([graph.y.view(-1) for graph in data.graphs])
+    labelled = (labels >= 0).nonzero().flatten()
+    folds = stratified_folds(labels[labelled], 0, config.folds)
+    number = _number(config)
+    if number >= len(folds):
+        raise ConfigError(f"Expected '--split' from 0 to {len(folds) - 1} (got {number}).")
+    fold = folds[number]
+    return GraphSplit(
+        labelled[fold.train], labelled[fold.validation], labelled[fold.test], fold.name
+    )
+
+
+def _shape_of(inputs: GraphInputs, num_classes: int) -> InputShape:
+    """Return the sizes of the one graph of a task."""
+    return InputShape(
+        in_channels=int(inputs.x.size(1)),
+        signature_channels=int(inputs.signature.size(1)),
+        num_classes=num_classes,
+        num_nodes=int(inputs.x.size(0)),
+        num_edges=int(inputs.edge_index.size(1)),
+    )
 
 
 def _halves_loss(logits: Tensor) -> Tensor:
@@ -419,14 +498,14 @@ class _Sampling:
     def wanted(
         cls,
         whole: GraphInputs,
-        batches: BatchSettings | None,
+        training: TrainingConfig | None,
         seed: int,
         nodes: Tensor | None = None,
     ) -> _Sampling | None:
         """Return the sampling that settings ask for, ``None`` for the whole graph at once."""
-        if batches is None or batches.batch_size is None:
+        if training is None or training.batch_size is None:
             return None
-        if batches.fanouts is None:
+        if training.fanouts is None:
             raise ConfigError(
                 "Expected 'fanouts' beside 'batch_size' for a single graph, such as "
                 "fanouts=[10,10], or neither (got none)."
@@ -434,8 +513,8 @@ class _Sampling:
         sampler = NeighbourSampler(
             whole.edge_index,
             whole.x.size(0),
-            batches.fanouts,
-            batch_size=batches.batch_size,
+            training.fanouts,
+            batch_size=training.batch_size,
             seed=seed,
             nodes=nodes,
         )

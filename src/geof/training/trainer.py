@@ -1,4 +1,4 @@
-"""The training loop: fit on the training part, choose the epoch on validation, test once.
+"""The trainer: fit on the training part, choose the epoch on validation, test once.
 
 A run that is killed at any moment and started again ends with the bits of one that was not: the
 state is saved between epochs, an epoch depends on the state and its own number alone, and the sums
@@ -9,33 +9,37 @@ from __future__ import annotations
 
 import copy
 import os
-import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch_geometric
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from geof.data.columns import ColumnEncoder
 from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
 from geof.io import write_atomically, write_json
+from geof.machine import note_machine
 from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
 from geof.training.checkpoint import load_checkpoint, write_tensors
+from geof.training.config import SELECTION, RunConfig
 from geof.training.diagnosis import bad_gradient, diagnose
-from geof.training.network import Network, NetworkSpec
-from geof.training.run_folder import locked, read_result, settle_config
-from geof.training.settings import SELECTION, PretrainSettings, TrainSettings
-from geof.training.state import Best, EpochReport, Progress, discard_states, load_state, save_state
+from geof.training.network import Network
+from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
+from geof.training.state import (
+    Best,
+    EpochReport,
+    Progress,
+    discard_states,
+    load_state,
+    save_state,
+)
 from geof.training.tasks import Scores, Task
-from geof.version import __version__
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Result:
 
     dataset: str
     task: str
-    model: str
+    method: str
     preset: str
     metric: str
     test: float | None
@@ -81,170 +85,102 @@ class Watch:
     save_seconds: float = 10.0
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One run: a task, a network, and how to train it.
-
-    Attributes:
-        task: Data, split and protocol.
-        settings: How to train.
-        encoder: Which encoder, a registered method.
-        options: The encoder's own arguments.
-        readout: The readout's own arguments.
-        pretraining: The stage before the task's, for methods that have one.
-        preset: Name of the preset the settings come from, for the record.
-        read_test: Whether the test part is read at the end; a search must not.
-        record: More to write into ``config.json`` and the checkpoint's header.
-        files: More files to write into the run folder, by name.
-    """
-
-    task: Task
-    settings: TrainSettings
-    encoder: str = "geof"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    readout: Mapping[str, Any] = field(default_factory=dict)
-    pretraining: PretrainSettings = field(default_factory=PretrainSettings)
-    preset: str = "custom"
-    read_test: bool = True
-    record: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-    def build(self) -> Network:
-        """Return the network with its parameters drawn from the seed.
-
-        Raises:
-            ConfigError: For an option the method does not have, or a stage it does not.
-        """
-        torch.manual_seed(self.settings.seed)
-        task = self.task
-        network = Network(
-            NetworkSpec(
-                encoder=self.encoder,
-                options=self.options,
-                task=task.kind,
-                in_channels=task.in_channels,
-                signature_channels=task.signature.values.size(1),
-                num_classes=task.num_classes,
-                readout=self.readout,
-                num_nodes=task.num_nodes,
-                num_edges=task.num_edges,
-            )
-        )
-        if self.pretraining.epochs and not isinstance(network.encoder, HasPretext):
-            raise ConfigError(
-                f"Expected 'pretraining.epochs' to be 0 for '{self.encoder}', which has no pretext "
-                f"task (got {self.pretraining.epochs})."
-            )
-        frozen = self.pretraining.epochs > 0 and self.pretraining.freeze
-        if frozen and not any(True for _ in network.readout.parameters()):
-            raise ConfigError(
-                f"Expected 'pretraining.freeze' to be False for '{self.encoder}' and task "
-                f"'{task.kind}': its readout has no parameters, so nothing would be left to train."
-            )
-        return network
-
-    def config(self, spec: NetworkSpec) -> dict[str, Any]:
-        """Return what ``config.json`` holds."""
-        task = self.task
-        stage = {} if not self.pretraining.epochs else {"pretraining": asdict(self.pretraining)}
-        return {
-            "dataset": task.dataset,
-            "split": task.split_name,
-            "split_hash": task.split_hash,
-            "preset": self.preset,
-            "network": spec.as_json(),
-            "training": asdict(self.settings),
-            **stage,
-            "signature": task.signature.describe(),
-            "selection": SELECTION,
-            "read_test": self.read_test,
-            **task.record(),
-            "versions": {
-                "geof": __version__,
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "torch_geometric": torch_geometric.__version__,
-            },
-            **self.record,
-        }
-
-
-def fit(
-    task: Task,
-    settings: TrainSettings,
-    *,
-    out: Path | None = None,
-    watch: Watch | None = None,
-    allow_changes: bool = False,
-    **experiment: Any,
-) -> tuple[Network, Result]:
-    """Train a network and read its test metric once, at the epoch validation chose.
+class Trainer:
+    """Trains one run.
 
     Args:
+        config: What to train and how.
         task: Data, split and protocol.
-        settings: How to train.
         out: Run folder to write, or ``None``. A run begun there before is gone on with.
         watch: How to follow the run and stop it.
-        allow_changes: Go on even if training settings differ from those the run began with.
-        experiment: More fields of :class:`Experiment`.
+        allow_changes: Go on even if training options differ from those the run began with.
+        schema: What a table of nodes went through, so that the checkpoint can read another one.
+
+    Attributes:
+        network: With parameters drawn from the seed; after :meth:`fit` those of the chosen epoch.
 
     Raises:
-        ConfigError: If the folder's run began with other settings.
-        DataError: If another process works in the folder, or nothing in it is sound.
-        NonFiniteError: If a loss or gradient stops being finite; says where, and keeps the best
-            checkpoint so far.
-        StoppedError: If ``watch.should_stop`` said so; the state is saved.
+        ConfigError: For an option the method refuses, or a stage it does not have.
+
+    >>> from geof.data import NodeGraph, digits_graph, random_node_split
+    >>> from geof.training import NodeTask, RunConfig, Trainer, TrainingConfig
+    >>> digits = NodeGraph("digits", digits_graph(), tuple("0123456789"))
+    >>> task = NodeTask(digits, random_node_split(1797, 0))
+    >>> config = RunConfig(method="gcn", training=TrainingConfig(epochs=2))
+    >>> Trainer(config, task).fit().epochs
+    2
     """
-    return run_experiment(
-        Experiment(task, settings, **experiment),
-        out=out,
-        watch=watch,
-        allow_changes=allow_changes,
-    )
 
-
-def run_experiment(
-    plan: Experiment,
-    *,
-    out: Path | None = None,
-    watch: Watch | None = None,
-    allow_changes: bool = False,
-) -> tuple[Network, Result]:
-    """Do what :func:`fit` does, for an experiment put together before."""
-    watch = watch or Watch()
-    task, settings = plan.task, plan.settings
-    network = plan.build()
-    if out is None:
-        with sums_in_fixed_order(settings.deterministic):
-            return network, _Run(plan, network, None, watch).finish()
-    with locked(out), sums_in_fixed_order(settings.deterministic):
-        for note in settle_config(out, plan.config(network.spec), allow_changes=allow_changes):
-            watch.on_note(note)
-        done = read_result(out)
-        if done is not None:
-            watch.on_note("The run is finished already; this is its result.")
-            load_checkpoint(out / CHECKPOINT, network)
-            discard_states(out)
-            return network, Result(**done)
-        task.save_split(out / "split.npz")
-        for name, content in plan.files.items():
-            write_atomically(out / name, content)
-        return network, _Run(plan, network, out, watch).finish()
-
-
-class _Run:
-    """One process's share of a run."""
-
-    def __init__(self, plan: Experiment, network: Network, out: Path | None, watch: Watch) -> None:
-        self.plan, self.network, self.out, self.watch = plan, network, out, watch
+    def __init__(
+        self,
+        config: RunConfig,
+        task: Task,
+        *,
+        out: Path | None = None,
+        watch: Watch | None = None,
+        allow_changes: bool = False,
+        schema: ColumnEncoder | None = None,
+    ) -> None:
+        if task.kind != config.task:
+            raise ConfigError(
+                f"Expected the config's task, {config.task!r} (got a task for {task.kind!r})."
+            )
+        self.config, self.task, self.out, self.schema = config, task, out, schema
+        self.watch = watch or Watch()
+        self.allow_changes = allow_changes
+        torch.manual_seed(config.seed)
+        self.network = Network(config, task.shape)
+        self._require_stages()
         self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
         self.progress = Progress()
         self._saved_epoch, self._saved_at = 0, time.monotonic()
         self._kept_epoch = 0  # of the checkpoint on disk
         self._inputs: GraphInputs | None = None
 
-    def finish(self) -> Result:
-        """Train to the end, read the test part, write the result."""
+    def fit(self) -> Result:
+        """Train to the end, read the test part once at the epoch validation chose, and write both.
+
+        Raises:
+            ConfigError: If the folder's run began with other options.
+            FolderLockedError: If another process works in the folder.
+            DataError: If nothing in the folder is sound.
+            NonFiniteError: If a loss or gradient stops being finite; says where, and keeps the best
+                checkpoint so far.
+            StoppedError: If ``watch.should_stop`` said so; the state is saved.
+        """
+        fixed = self.config.training.deterministic
+        if self.out is None:
+            with sums_in_fixed_order(fixed):
+                return self._train()
+        with locked(self.out), sums_in_fixed_order(fixed):
+            about = describe(self.config, self.task, self.schema)
+            for note in settle_config(self.out, about, allow_changes=self.allow_changes):
+                self.watch.on_note(note)
+            done = read_result(self.out)
+            if done is not None:
+                self.watch.on_note("The run is finished already; this is its result.")
+                load_checkpoint(self.out / CHECKPOINT, self.network)
+                discard_states(self.out)
+                return Result(**done)
+            self.task.save_split(self.out / "split.npz")
+            return self._train()
+
+    def _require_stages(self) -> None:
+        before, method = self.config.pretraining, self.config.method
+        if before.epochs and not isinstance(self.network.encoder, HasPretext):
+            raise ConfigError(
+                f"Expected 'pretraining.epochs' to be 0 for '{method}', which has no pretext task "
+                f"(got {before.epochs})."
+            )
+        frozen = before.epochs > 0 and before.freeze
+        if frozen and not any(True for _ in self.network.readout.parameters()):
+            raise ConfigError(
+                f"Expected 'pretraining.freeze' to be False for '{method}' and task "
+                f"'{self.task.kind}': its readout has no parameters, so nothing would be left to "
+                "train."
+            )
+
+    def _train(self) -> Result:
         self._resume()
         with ExitStack() as stack:
             hook = self.network.encoder.register_forward_pre_hook(self._remember_inputs)
@@ -272,7 +208,7 @@ class _Run:
 
     def is_pretext(self, epoch: int) -> bool:
         """Return whether an epoch belongs to the stage before the task's."""
-        return epoch <= self.plan.pretraining.epochs
+        return epoch <= self.config.pretraining.epochs
 
     def optimiser_of(self, epoch: int) -> torch.optim.Optimizer:
         """Return the optimiser of an epoch's stage, fresh when a stage is entered."""
@@ -282,7 +218,7 @@ class _Run:
         return self._optimiser[1]
 
     def _enter(self, pretext: bool) -> torch.optim.Optimizer:
-        settings, before, network = self.plan.settings, self.plan.pretraining, self.network
+        training, before, network = self.config.training, self.config.pretraining, self.network
         if pretext:
             return torch.optim.Adam(
                 network.encoder.parameters(),
@@ -291,29 +227,29 @@ class _Run:
             )
         if before.epochs and before.freeze:
             network.freeze_encoder()
-        kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
+        kind = torch.optim.AdamW if training.optimiser == "adamw" else torch.optim.Adam
         return kind(
             [parameter for parameter in network.parameters() if parameter.requires_grad],
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
+            lr=training.learning_rate,
+            weight_decay=training.weight_decay,
         )
 
     def _is_over(self) -> bool:
-        settings, progress = self.plan.settings, self.progress
-        if progress.epoch >= self.plan.pretraining.epochs + settings.epochs:
+        training, progress = self.config.training, self.progress
+        if progress.epoch >= self.config.pretraining.epochs + training.epochs:
             return True
-        if settings.patience is None or progress.best is None:
+        if training.patience is None or progress.best is None:
             return False
-        return progress.epoch - progress.best.epoch >= settings.patience
+        return progress.epoch - progress.best.epoch >= training.patience
 
     def _epoch(self, epoch: int) -> EpochReport:
         started = time.perf_counter()
-        settings, network, task = self.plan.settings, self.network, self.plan.task
+        training, network, task = self.config.training, self.network, self.task
         pretext, optimiser = self.is_pretext(epoch), self.optimiser_of(epoch)
-        place = epoch - self.plan.pretraining.epochs  # within the task's own stage
-        rate = self.plan.pretraining.learning_rate
+        place = epoch - self.config.pretraining.epochs  # within the task's own stage
+        rate = self.config.pretraining.learning_rate
         if not pretext:
-            rate = settings.learning_rate_at(place)
+            rate = training.learning_rate_at(place)
         for group in optimiser.param_groups:
             group["lr"] = rate
         network.train()
@@ -328,7 +264,7 @@ class _Run:
             evaluating = True
             if not pretext and isinstance(network.encoder, HasEpochEnd):
                 network.encoder.end_epoch(task.view(network, place))
-            looks = not pretext and settings.looks_at(place)
+            looks = not pretext and training.looks_at(place)
             scores = self._evaluate("validation") if looks else None
             if scores is not None and not _finite(scores.loss):
                 raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
@@ -359,8 +295,8 @@ class _Run:
             raise NonFiniteError(
                 f"Expected finite gradients (that of {bad_gradient(self.network)} is not)."
             )
-        if self.plan.settings.clip is not None:
-            clip_grads_with_norm_(parameters, self.plan.settings.clip, norm)
+        if self.config.training.clip is not None:
+            clip_grads_with_norm_(parameters, self.config.training.clip, norm)
         optimiser.step()
         return float(norm)
 
@@ -378,7 +314,7 @@ class _Run:
     @torch.no_grad()
     def _evaluate(self, part: str) -> Scores:
         self.network.eval()
-        return self.plan.task.evaluate(self.network, part)  # type: ignore[arg-type]
+        return self.task.evaluate(self.network, part)  # type: ignore[arg-type]
 
     def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         self._inputs = arguments[0]
@@ -392,8 +328,8 @@ class _Run:
             kept = f"The checkpoint of epoch {self.progress.best.epoch} is in '{self.out}'."
         message = (
             f"Epoch {epoch}, optimiser step {step}: {error} {found} {kept} Lower 'learning_rate', "
-            "set 'clip', or narrow the admissible box (model.log_scale_bounds, "
-            "model.offdiagonal_bound)."
+            "set 'clip', or narrow the admissible box (options.log_scale_bounds, "
+            "options.offdiagonal_bound)."
         )
         if self.out is not None:
             write_json(
@@ -418,8 +354,8 @@ class _Run:
         best = self.progress.best
         if self.out is None or best is None or best.epoch == self._kept_epoch:
             return
-        config = self.plan.config(self.network.spec)
-        about = {**config, "epoch": best.epoch, "validation": best.score[0]}
+        about = describe(self.config.without_paths(), self.task, self.schema)
+        about |= {"epoch": best.epoch, "validation": best.score[0]}
         write_tensors(self.out / CHECKPOINT, best.weights, about)
         self._kept_epoch = best.epoch
 
@@ -448,17 +384,17 @@ class _Run:
             os.fsync(file.fileno())
 
     def _result(self) -> Result:
-        plan, task, progress, network = self.plan, self.plan.task, self.progress, self.network
+        config, task, progress, network = self.config, self.task, self.progress, self.network
         assert progress.best is not None  # the last epoch looks at validation
         network.load_state_dict(progress.best.weights)
-        test = self._evaluate("test") if plan.read_test else Scores({}, 0.0)
+        test = self._evaluate("test") if config.read_test else Scores({}, 0.0)
         result = Result(
             dataset=task.dataset,
             task=task.kind,
-            model=plan.encoder,
-            preset=plan.preset,
+            method=config.method,
+            preset=config.preset,
             metric=task.metric,
-            test=test.metrics[task.metric] if plan.read_test else None,
+            test=test.metrics[task.metric] if config.read_test else None,
             validation=progress.best.score[0],
             metrics=test.metrics,
             best_epoch=progress.best.epoch,
@@ -468,11 +404,12 @@ class _Run:
             parameters=sum(p.numel() for p in network.parameters()),
             split=task.split_name,
             split_hash=task.split_hash,
-            seed=plan.settings.seed,
+            seed=config.seed,
             selection=SELECTION,
         )
         if self.out is not None:
             self._keep_checkpoint()
+            note_machine(self.out)
             write_json(self.out / "result.json", asdict(result))
             discard_states(self.out)
         return result

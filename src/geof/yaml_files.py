@@ -1,7 +1,7 @@
-"""Settings as YAML and as ``KEY=VALUE`` words: the same names, the same values, merged in order.
+"""Options as YAML and as ``KEY=VALUE`` words: the same names, the same values, merged in order.
 
-A tree of settings has the optimiser's settings at the top and the sections ``model``, ``readout``
-and ``signature`` below; ``model.steps=3`` on the command line is ``model: {steps: 3}`` in a file.
+Training options stand at the top, the others in sections: ``options.steps=3`` on the command line is
+``options: {steps: 3}`` in a file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _mapping_without_repeats(loader: _Loader, node: yaml.MappingNode) -> Tree:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_repeats)
 
 
-def read_settings(path: Path) -> Tree:
+def read_yaml(path: Path) -> Tree:
     """Read a YAML file of settings.
 
     Raises:
@@ -127,8 +127,8 @@ def merge(*trees: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def dump_settings(tree: Mapping[str, Any]) -> str:
-    """Return a tree as YAML that :func:`read_settings` reads back."""
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Return a tree as YAML that :func:`read_yaml` reads back."""
     return yaml.dump(_plain(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 

@@ -1,0 +1,193 @@
+"""What names the data of a run, and how it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from geof.data.catalogue import CATALOGUE, load
+from geof.data.columns import ColumnEncoder
+from geof.data.records import GraphSet, NodeGraph
+from geof.errors import ConfigError
+from geof.methods.interface import TaskKind
+from geof.options import Options
+
+SOURCES = ("dataset", "nodes", "molecules", "npz")
+"""The options that each name a source; exactly one is needed."""
+
+Text: TypeAlias = str | None
+File: TypeAlias = Path | None
+
+
+@dataclass(frozen=True)
+class DataConfig(Options):
+    """What names the data: a benchmark, or the user's own files. Empty for data made in Python."""
+
+    dataset: Annotated[Text, Field(description="a benchmark of 'geof data list'")] = None
+    nodes: Annotated[File, Field(description="table of nodes, with --edges")] = None
+    molecules: Annotated[File, Field(description="table of SMILES")] = None
+    npz: Annotated[File, Field(description="one graph in NumPy's format")] = None
+    edges: Annotated[File, Field(description="table of edges, with --nodes")] = None
+    id: Annotated[Text, Field(description="column of identifiers")] = None
+    source: Annotated[Text, Field(description="first column of edges or pairs")] = None
+    target: Annotated[Text, Field(description="second column of edges or pairs")] = None
+    smiles: Annotated[Text, Field(description="column of SMILES (default: smiles)")] = None
+    label: Annotated[Text, Field(description="the column to predict")] = None
+    drop: Annotated[tuple[str, ...], Field(description="node columns to leave out")] = ()
+    missing: Annotated[
+        Literal["error", "mean"] | None,
+        Field(description="what to do with missing numbers (default: error)"),
+    ] = None
+    edge_columns: Annotated[
+        Literal["refuse", "ignore"] | None,
+        Field(
+            description="what to do with edge weights and features, which the model does not use "
+            "(default: refuse)"
+        ),
+    ] = None
+    data_root: Annotated[File, Field(description="raw benchmark files")] = None
+    raw_features: Annotated[
+        bool, Field(description="benchmark features without row normalisation")
+    ] = False
+
+    @classmethod
+    def _place(cls) -> str:
+        return "data."
+
+    @property
+    def kind(self) -> str | None:
+        """Which source is named, ``None`` for data made in Python."""
+        return next((name for name in SOURCES if getattr(self, name) is not None), None)
+
+    @property
+    def default_task(self) -> TaskKind:
+        """The task when none is named: a set of graphs is classified, and so are nodes."""
+        known = CATALOGUE.get(self.dataset or "")
+        of_graphs = known is not None and "graph classification" in known.tasks
+        return "graph" if self.molecules is not None or of_graphs else "node"
+
+    def require_source(self) -> str:
+        """Return which source is named.
+
+        Raises:
+            ConfigError: Unless it is exactly one, with nothing said that it has no use of.
+        """
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            names = ", ".join(f"--{name}" for name in SOURCES)
+            got = " and ".join(f"--{name}" for name in given) or "none"
+            raise ConfigError(f"Expected exactly one of {names} (got {got}).")
+        if given[0] == "nodes" and self.edges is None:
+            raise ConfigError("Expected '--edges FILE' beside '--nodes'.")
+        for name in _USED_BY:
+            if given[0] not in _USED_BY[name] and getattr(self, name):
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(
+                    f"Expected no '{flag}' beside '--{given[0]}', which has no use of it."
+                )
+        return given[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is given, as plain values; paths are made absolute, to be found again."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: _plain(value) for name, value in found.items() if value}
+
+    def columns_only(self) -> DataConfig:
+        """Return the same without names of files: what may be told to others."""
+        files = ("nodes", "molecules", "npz", "edges", "data_root")
+        return replace(self, **dict.fromkeys(files))
+
+
+_USED_BY: dict[str, tuple[str, ...]] = {
+    "data_root": ("dataset",),
+    "raw_features": ("dataset",),
+    "edges": ("nodes",),
+    "id": ("nodes", "molecules"),
+    "label": ("nodes", "molecules"),
+    "drop": ("nodes",),
+    "source": ("nodes", "npz", "dataset"),
+    "target": ("nodes", "npz", "dataset"),
+}
+"""Which sources have a use of an option; those not named here are for all."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value.resolve())
+    return list(value) if isinstance(value, tuple) else value
+
+
+class Loaded(NamedTuple):
+    """Data, and the schema that tables of nodes went through."""
+
+    data: NodeGraph | GraphSet
+    schema: ColumnEncoder | None = None
+
+
+def read_data(config: DataConfig, task: TaskKind = "node") -> Loaded:
+    """Read labelled data.
+
+    Args:
+        config: What names them.
+        task: What they are for; links need no label.
+
+    Raises:
+        ConfigError: If nothing, or too much, names them.
+        DataError: If they cannot be read.
+    """
+    kind = config.require_source()
+    if kind == "dataset":
+        return Loaded(read_benchmark(config))
+    if kind == "npz":
+        from geof.data.formats import from_npz
+
+        assert config.npz is not None
+        return Loaded(from_npz(config.npz, edge_columns=config.edge_columns or "refuse"))
+    if config.label is None and (kind == "molecules" or task != "link"):
+        raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
+    if kind == "molecules":
+        from geof.data.molecules import read_molecules
+
+        assert config.molecules is not None
+        smiles = config.smiles or "smiles"
+        return Loaded(
+            read_molecules(
+                config.molecules, smiles=smiles, label=config.label, id_column=config.id
+            )
+        )
+    from geof.data.tables import read_node_table
+
+    assert config.nodes is not None
+    assert config.edges is not None
+    return Loaded(
+        *read_node_table(
+            config.nodes,
+            config.edges,
+            label=config.label,
+            id_column=config.id,
+            drop=config.drop,
+            missing=config.missing or "error",
+            source=config.source,
+            target=config.target,
+            edge_columns=config.edge_columns or "refuse",
+        )
+    )
+
+
+def read_benchmark(config: DataConfig) -> NodeGraph | GraphSet:
+    """Load the benchmark a config names."""
+    assert config.dataset is not None
+    return load(
+        config.dataset, data_root=config.data_root, row_normalise=not config.raw_features
+    )
+
+
+def notes_of(data: NodeGraph | GraphSet) -> tuple[str, ...]:
+    """Return what a reader of a result must know about the data, what no method reads included."""
+    if isinstance(data, GraphSet) and data.graphs and data.graphs[0].edge_attr is not None:
+        unused = "Edge features (bonds) are there and not used: the paper's model has none."
+        return (*data.notes, unused)
+    return data.notes

@@ -1,0 +1,342 @@
+"""One record of a run: what is trained on what, how, from which preset.
+
+A :class:`RunConfig` is parsed once, checked before any data is read, written to ``config.json`` and
+handed to the :class:`~geof.training.trainer.Trainer`. The same names hold in Python, in YAML and
+on the command line: training options stand at the top, the others in their sections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import Field
+
+from geof.data.signatures import SignatureConfig
+from geof.data.sources import DataConfig
+from geof.errors import ConfigError
+from geof.methods.interface import TaskKind
+from geof.methods.presets import default_preset, load_preset
+from geof.methods.registry import get_method, method_options, readout_options
+from geof.options import Count, Option, Options, declared, require_known, require_option
+from geof.yaml_files import dump_yaml, merge
+
+Optimiser: TypeAlias = Literal["adam", "adamw"]
+Schedule: TypeAlias = Literal["constant", "cosine", "step"]
+
+SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Options):
+    """How to optimise, and what one optimiser step sees."""
+
+    epochs: Annotated[Count, Field(description="Most passes over the training part.")] = 200
+    patience: Annotated[
+        Count | None,
+        Field(description="Stop after so many epochs without a better one on validation."),
+    ] = None
+    learning_rate: Annotated[
+        float, Field(gt=0, description="The highest the schedule reaches.")
+    ] = 1e-2
+    weight_decay: Annotated[
+        float, Field(ge=0, description="An L2 penalty for Adam, decoupled for AdamW.")
+    ] = 5e-4
+    optimiser: Annotated[Optimiser, Field(description="Adam or AdamW.")] = "adam"
+    schedule: Annotated[
+        Schedule,
+        Field(
+            description="Of the learning rate: constant, cosine down to zero over the epochs, or "
+            "step."
+        ),
+    ] = "constant"
+    decay_every: Annotated[
+        Count | None,
+        Field(description="With schedule=step: epochs from one fall of the rate to the next."),
+    ] = None
+    decay_factor: Annotated[
+        float | None,
+        Field(gt=0, lt=1, description="With schedule=step: what the rate is multiplied with."),
+    ] = None
+    warmup: Annotated[
+        int, Field(ge=0, description="Epochs over which the rate rises linearly at the start.")
+    ] = 0
+    clip: Annotated[
+        float | None, Field(gt=0, description="Largest norm of all gradients together.")
+    ] = None
+    evaluate_every: Annotated[
+        Count,
+        Field(description="Epochs from one look at validation to the next; the last one looks."),
+    ] = 1
+    deterministic: Annotated[
+        bool,
+        Field(description="Sum gradients in a fixed order: same command, same machine, same bits."),
+    ] = True
+    seed: Annotated[
+        int | None,
+        Field(ge=0, description="Of initialisation, dropout and order; the split's number if not."),
+    ] = None
+    batch_size: Annotated[
+        Count | None,
+        Field(
+            description="Graphs per step (64), or, with fanouts, nodes or training pairs; a single "
+            "graph is seen whole without it."
+        ),
+    ] = None
+    fanouts: Annotated[
+        tuple[int, ...] | None,
+        Field(
+            description="Neighbours to draw per node, one number per hop; whole neighbourhoods "
+            "without. Evaluation always uses the whole graph."
+        ),
+    ] = None
+    hidden_edges: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="Links: share of the training edges that an epoch predicts and hides from "
+            "its messages. Without it all are both, as the paper's loss has it; a network that "
+            "sees the very edges it is asked about learns to look them up.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = (self.decay_every, self.decay_factor)
+        if any((value is not None) != (self.schedule == "step") for value in steps):
+            raise ConfigError(
+                "Expected 'decay_every' and 'decay_factor' with schedule 'step', and neither with "
+                f"another (got {self.schedule!r} with {self.decay_every} and {self.decay_factor})."
+            )
+        if self.fanouts is not None and self.hidden_edges is not None:
+            raise ConfigError("Expected 'fanouts' or 'hidden_edges' (got both).")
+        if self.fanouts is not None and self.batch_size is None:
+            raise ConfigError("Expected 'batch_size' beside 'fanouts' (got none).")
+
+    def learning_rate_at(self, epoch: int) -> float:
+        """Return the learning rate of an epoch, from 1: a function of its number alone.
+
+        >>> [round(TrainingConfig(epochs=4, schedule="cosine").learning_rate_at(e), 4)
+        ...  for e in (1, 2, 3, 4)]
+        [0.01, 0.0085, 0.005, 0.0015]
+        """
+        rate = self.learning_rate
+        if self.warmup:
+            rate *= min(1.0, epoch / self.warmup)
+        if self.schedule == "cosine":
+            rate *= 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / self.epochs))
+        if self.decay_every is not None and self.decay_factor is not None:
+            rate *= self.decay_factor ** ((epoch - 1) // self.decay_every)
+        return rate
+
+    def looks_at(self, epoch: int) -> bool:
+        """Return whether validation is looked at after an epoch."""
+        return epoch % self.evaluate_every == 0 or epoch == self.epochs
+
+
+@dataclass(frozen=True)
+class PretrainingConfig(Options):
+    """The stage before the task's, for methods that have one: no labels, no look at validation."""
+
+    epochs: Annotated[
+        int,
+        Field(ge=0, description="How many, counted before those of the task; 0 for no such stage."),
+    ] = 0
+    learning_rate: Annotated[float, Field(gt=0, description="Constant.")] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0, description="Of Adam.")] = 0.0
+    freeze: Annotated[
+        bool,
+        Field(
+            description="Whether the method stays as it is afterwards, so that the readout is a "
+            "probe, or is trained on with the task."
+        ),
+    ] = True
+
+    @classmethod
+    def _place(cls) -> str:
+        return "pretraining."
+
+
+SECTIONS = ("data", "options", "readout", "signature", "pretraining")
+"""The sections of a config file."""
+
+RUN_KEYS = ("method", "task", "preset", "split", "folds")
+"""What a config file says about the run itself, beside its sections and the training options."""
+
+RENAMED = {"encoder": "method", "model": "options"}
+"""Names that config files and run folders written by earlier versions use."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run.
+
+    Attributes:
+        method: What is trained, a registered method.
+        task: Node, link or graph.
+        preset: Where the options come from, for the record.
+        split: Number of the split or fold, or ``"scaffold"``.
+        folds: Into how many folds graphs are divided.
+        data: What names the data.
+        options: The method's options; those not given are filled in.
+        readout: The readout's options, likewise.
+        training: How to optimise.
+        pretraining: The stage before the task's.
+        signature: How signatures are computed.
+        read_test: Whether the test part is read at the end; a search must not.
+
+    Raises:
+        ConfigError: For an unknown method or option, naming the nearest, or a value out of range.
+    """
+
+    method: str = "geof"
+    task: TaskKind = "node"
+    preset: str = "none"
+    split: str = "0"
+    folds: int = 10
+    data: DataConfig = field(default_factory=DataConfig)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    readout: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
+    signature: SignatureConfig = field(default_factory=SignatureConfig)
+    read_test: bool = True
+
+    def __post_init__(self) -> None:
+        require_option("task", self.task, get_args(TaskKind))
+        options = method_options(self.method, self.options)
+        readout = readout_options(self.method, self.task, self.readout)
+        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "readout", readout)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run: its own, or the split's number, so that splits differ in it too."""
+        if self.training.seed is not None:
+            return self.training.seed
+        return int(self.split) if self.split.isdecimal() else 0
+
+    @property
+    def revision(self) -> int:
+        """The revision of the method: recorded runs of an earlier one are stale."""
+        return get_method(self.method).revision
+
+    @classmethod
+    def parse(cls, *layers: Mapping[str, Any]) -> RunConfig:
+        """Build from config files and command lines, later layers over earlier ones.
+
+        Below them all lies the preset they name, the default one of the method if none.
+
+        Raises:
+            ConfigError: For an unknown key, naming the nearest, or a value out of range.
+        """
+        given = merge(*(renamed(layer) for layer in layers))
+        _require_keys(given)
+        about = {key: _run_value(key, given.pop(key)) for key in RUN_KEYS if _has(given, key)}
+        data = DataConfig.of(given.pop("data", None) or {})
+        method = about.setdefault("method", "geof")
+        task = about.setdefault("task", data.default_task)
+        preset = about.setdefault("preset", default_preset(method))
+        tree = merge(renamed(load_preset(method, preset, task, data.dataset)), given)
+        _require_keys(tree)
+        training = {key: tree[key] for key in declared(TrainingConfig) if key in tree}
+        return cls(
+            **about,
+            data=data,
+            options=tree.get("options") or {},
+            readout=tree.get("readout") or {},
+            training=TrainingConfig.of(training),
+            pretraining=PretrainingConfig.of(tree.get("pretraining") or {}),
+            signature=SignatureConfig.of(tree.get("signature") or {}),
+        )
+
+    def tree(self) -> dict[str, Any]:
+        """Return every option as :meth:`parse` and YAML take it; off ones too, over a preset."""
+        tree = {key: getattr(self, key) for key in RUN_KEYS}
+        tree |= {"data": self.data.to_dict(), **_all_values(self.training)}
+        tree |= {"options": _plain(self.options), "readout": _plain(self.readout)}
+        tree["signature"] = _all_values(self.signature)
+        if self.pretraining != PretrainingConfig():
+            tree["pretraining"] = _all_values(self.pretraining)
+        return tree
+
+    def to_yaml(self) -> str:
+        """Return the run as a config file."""
+        return dump_yaml(self.tree())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that :meth:`from_dict` reads back."""
+        plain = {key: getattr(self, key) for key in (*RUN_KEYS, "read_test")}
+        plain |= {"options": _plain(self.options), "readout": _plain(self.readout)}
+        plain["data"] = self.data.to_dict()
+        for name in ("training", "pretraining", "signature"):
+            plain[name] = values_of(getattr(self, name))
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
+        """Build from what :meth:`to_dict` returned.
+
+        Raises:
+            ConfigError: For a name this version does not know, or a value out of range.
+        """
+        sections: dict[str, type[Options]] = {
+            "data": DataConfig,
+            "training": TrainingConfig,
+            "pretraining": PretrainingConfig,
+            "signature": SignatureConfig,
+        }
+        require_known(plain, [f.name for f in fields(cls)])
+        built = {name: kind.of(plain.get(name) or {}) for name, kind in sections.items()}
+        return cls(**{**plain, **built})
+
+    def without_paths(self) -> RunConfig:
+        """Return the same without names of files, as a checkpoint carries it."""
+        return replace(self, data=self.data.columns_only())
+
+
+def renamed(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer of a config with earlier names replaced by the present ones."""
+    return {RENAMED.get(key, key): value for key, value in layer.items()}
+
+
+def values_of(options: Options) -> dict[str, Any]:
+    """Return a group of options as plain values, without those that are off."""
+    return {name: value for name, value in _all_values(options).items() if value is not None}
+
+
+def _all_values(options: Options) -> dict[str, Any]:
+    return {name: _plain(getattr(options, name)) for name in declared(type(options))}
+
+
+def _has(tree: Mapping[str, Any], key: str) -> bool:
+    return tree.get(key) is not None
+
+
+def _require_keys(tree: Mapping[str, Any]) -> None:
+    require_known(tree, [*RUN_KEYS, *SECTIONS, *declared(TrainingConfig)])
+    for name in SECTIONS:
+        if not isinstance(tree.get(name) or {}, Mapping):
+            raise ConfigError(
+                f"Expected '{name}' to be a section of options, such as {name}.KEY=VALUE (got "
+                f"{tree[name]!r})."
+            )
+
+
+def _run_value(key: str, value: Any) -> Any:
+    if key == "folds":
+        return Option(key, Count).check(value)
+    if key == "split" and type(value) is int:
+        return str(value)
+    if key == "task":  # which also names a preset's file
+        require_option(key, value, get_args(TaskKind))
+    return Option(key, str).check(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
