@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch_geometric.typing
 
-from geof.data.batching import NeighbourIndex, NeighbourSampler, pieces_of, pyg_lib_available
-from geof.data.draws import raw_stream
+from geof.data.batching import NeighbourSampler, pyg_lib_available
+from geof.draws import raw_stream
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
+from geof.kernels.neighbour_index import NeighbourIndex, pieces_of
 
 
 def random_edges(seed, nodes, edges):

@@ -16,6 +16,11 @@ from geof.caching import Cache, T
 from geof.errors import DataError, DtypeError, ShapeError
 
 
+def _empty_cache() -> Cache:
+    """Return a new cache: as a default factory, torch.compile traces a function but no class."""
+    return Cache()
+
+
 @dataclass(frozen=True)
 class Neighbourhoods:
     """Directed edges ``source -> target``, one self-loop per node, sorted by target, then source.
@@ -37,7 +42,7 @@ class Neighbourhoods:
     target: Tensor
     num_nodes: int
     active: Tensor | None = None
-    cache: Cache = field(default_factory=Cache, repr=False, compare=False)
+    cache: Cache = field(default_factory=_empty_cache, repr=False, compare=False)
 
     @classmethod
     def from_edge_index(
@@ -56,7 +61,7 @@ class Neighbourhoods:
             ShapeError: If it is not ``(2, E)``.
             DataError: If it holds an index out of range (not looked at while compiling).
         """
-        _check_edge_index(edge_index, num_nodes)
+        check_edge_index(edge_index, num_nodes)
         loops = torch.arange(num_nodes, device=edge_index.device)
         key = torch.cat([edge_index[1] * num_nodes + edge_index[0], loops * (num_nodes + 1)])
         if torch.compiler.is_compiling() if static_shapes is None else static_shapes:
@@ -90,7 +95,18 @@ class Neighbourhoods:
         )
 
 
-def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
+def check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
+    """Require an int64 ``(2, E)`` tensor of node indices.
+
+    Args:
+        edge_index: Edges, sources in the first row.
+        num_nodes: ``n``, above every index.
+
+    Raises:
+        DtypeError: If it is not an int64 tensor.
+        ShapeError: If it is not ``(2, E)``.
+        DataError: If it holds an index out of range (not looked at while compiling).
+    """
     if not isinstance(edge_index, Tensor) or edge_index.dtype != torch.long:
         got = edge_index.dtype if isinstance(edge_index, Tensor) else type(edge_index).__name__
         raise DtypeError(

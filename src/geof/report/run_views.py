@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geof.data.draws import raw_permutation, raw_stream
 from geof.data.records import GraphSet
+from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, nearest
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
