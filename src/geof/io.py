@@ -1,4 +1,4 @@
-"""Files written to a temporary name and renamed, so that a reader never sees half of one."""
+"""Files written to a temporary name and renamed, and JSON files read with their faults named."""
 
 from __future__ import annotations
 
@@ -40,3 +40,27 @@ def write_json(path: Path, content: Any) -> None:
     """Write ``content`` as indented JSON, atomically."""
     text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
     write_atomically(path, text.encode() + b"\n")
+
+
+def read_json(path: Path, expected: str, kind: type = dict) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+        expected: What it should be, for the message: ``"a results file"``.
+        kind: Type of the whole content: ``dict`` or ``list``.
+
+    Raises:
+        DataError: If the file is missing, unreadable, not JSON, nested too deeply to be read, or
+            its content of another type.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, kind):
+            raise TypeError(f"got a {type(content).__name__} instead of a {kind.__name__}")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"Expected {expected} at '{path}' ({reason}). Check the path, or make the file again."
+        ) from error
+    return content
