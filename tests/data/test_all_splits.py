@@ -14,8 +14,7 @@ from torch_geometric.utils import to_undirected
 from geof.data import catalogue, provision
 from geof.data.link_splits import LinkSplit
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.split_files import DatasetIdentity
-from geof.data.splits import GraphSplit, NodeSplit
+from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from tests.graphs import random_sample
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "splits.json"

@@ -109,6 +109,7 @@ DAMAGES = {
     "no index": lambda folder: (folder / "entry.json").unlink(),
     "half an index": lambda folder: os.truncate(folder / "entry.json", 30),
     "an index of another kind": lambda folder: (folder / "entry.json").write_text("[1]"),
+    "an index nested too deeply": lambda folder: (folder / "entry.json").write_text("[" * 100_000),
     "altered metadata": lambda folder: (folder / "entry.json").write_text(
         (folder / "entry.json").read_text().replace('"a"', '"b"')
     ),

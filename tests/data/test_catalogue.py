@@ -14,8 +14,8 @@ import pytest
 
 from geof.cli.data import add_command
 from geof.data import provision
-from geof.data.catalogue import CATALOGUE, Benchmark, RawFile, Statistics, find, load
-from geof.data.provision import check, exit_code, fetch, list_benchmarks
+from geof.data.catalogue import CATALOGUE, DatasetFacts, RawFile, Statistics, find, load
+from geof.data.provision import check, exit_code, fetch, list_datasets
 from geof.errors import ConfigError, DataError
 
 REAL = os.environ.get("GEOF_DATA", "")
@@ -41,7 +41,7 @@ def own_environment(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def tiny(tmp_path, monkeypatch) -> Benchmark:
+def tiny(tmp_path, monkeypatch) -> DatasetFacts:
     """NCI1 with four nodes, its checksums, and an archive to fetch it from."""
     archive = tmp_path / "upstream" / "NCI1.zip"
     archive.parent.mkdir()
@@ -192,8 +192,8 @@ def test_raw_folders_are_not_written_to(root):
 
 
 def test_list_tells_which_files_are_there(root):
-    assert {row.present for row in list_benchmarks()} == {None}
-    present = {row.benchmark.name: row.present for row in list_benchmarks(root)}
+    assert {row.present for row in list_datasets()} == {None}
+    present = {row.dataset.name: row.present for row in list_datasets(root)}
     assert present["NCI1"] is True
     assert present["CiteSeer"] is False
 

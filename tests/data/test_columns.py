@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geof.data.columns import ColumnEncoder, class_names_of
-from geof.data.table_files import Table
+from geof.data.columns import ColumnEncoder
+from geof.data.files import Table
+from geof.data.records import class_names_of
 from geof.errors import ConfigError, DataError
 
 
@@ -245,7 +246,7 @@ def test_json_of_something_else_is_refused(change):
         ColumnEncoder.from_json(json.dumps(content))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 1'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"format": 1', "[" * 100_000])
 def test_text_that_is_no_schema_is_refused(text):
     with pytest.raises(DataError, match="Expected the JSON of a column encoder"):
         ColumnEncoder.from_json(text)

@@ -9,13 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
-from geof.data.assembly import undirected_edges
 from geof.data.formats import from_networkx, from_npz, from_pyg, from_pyg_list, to_npz
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 
@@ -40,31 +36,6 @@ def sparse(prefix, matrix):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "graph.npz"
-
-
-@given(
-    st.integers(1, 8).flatmap(
-        lambda n: st.tuples(
-            st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))
-        )
-    )
-)
-def test_edges_become_what_pyg_would_make_of_them(drawn):
-    n, pairs = drawn
-    given_edges = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
-    edges, changed = undirected_edges(given_edges, n)
-    expected = coalesce(to_undirected(remove_self_loops(given_edges)[0], num_nodes=n))
-    assert torch.equal(edges, expected)
-    assert edges.dtype == torch.long
-    loops = sum(a == b for a, b in pairs)
-    once = {pair for pair in pairs if pair[0] != pair[1]}
-    assert changed["self-loops removed"] == loops
-    assert changed["repeated edges merged"] == len(pairs) - loops - len(once)
-    one_way = sum((b, a) not in once for a, b in once)
-    assert changed["edges given in one direction taken as undirected"] == one_way
-    undirected, counts = undirected_edges(given_edges, n, directed=False)
-    assert torch.equal(undirected, expected)
-    assert counts["repeated edges merged"] == len(pairs) - loops - expected.size(1) // 2
 
 
 @pytest.mark.parametrize("edges", [{"edge_index": EDGES}, "adj"])

@@ -18,7 +18,7 @@ from torch_geometric.loader import DataLoader
 from geof.data import graph_sets
 from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import load_graph_set, scaffold_split
-from geof.data.molecules import ATOM_SIZES, BOND_SIZES, parse_smiles
+from geof.data.molecules import ATOM_SIZES
 from geof.errors import DataError
 
 REAL = os.environ.get("GEOF_DATA", "")
@@ -161,61 +161,6 @@ def test_broken_tu_files_are_named(tmp_path, changes, message):
 
 
 # Molecules ------------------------------------------------------------------------------------
-
-# Metals, charges, radicals, isotopes, chirality, stereo bonds, rings, salts, a dummy atom.
-SMILES = [
-    "Cl[C@H](/C=C/C)Br",
-    "F/C=C\\F",
-    "O=C([O-])c1ccccc1.[Na+]",
-    "[Pt](Cl)(Cl)([NH3])[NH3]",
-    "C[C@@H](N)C(=O)O",
-    "[CH3]",
-    "[2H]O[2H]",
-    "[U]",
-    "*CC",
-    "S(F)(F)(F)(F)(F)F",
-    "N#N",
-    "[Al+3]",
-    "C",
-    "CC=C(C)Cl",
-    "[Fe+6]",
-    "[Os+8]",
-    "[C-6]",
-]
-
-
-def ogb_features():
-    """Load OGB's file by itself: importing the package asks the network for its version."""
-    spec = importlib.util.find_spec("ogb")
-    if spec is None or spec.submodule_search_locations is None:
-        pytest.skip("ogb is not installed")
-    path = Path(spec.submodule_search_locations[0]) / "utils" / "features.py"
-    features = importlib.util.spec_from_file_location("ogb_features", path)
-    module = importlib.util.module_from_spec(features)
-    features.loader.exec_module(module)
-    return module
-
-
-@needs_rdkit
-def test_codes_equal_those_of_ogb():
-    from rdkit import Chem
-
-    ogb = ogb_features()
-    assert tuple(ogb.get_atom_feature_dims()) == ATOM_SIZES
-    assert tuple(ogb.get_bond_feature_dims()) == BOND_SIZES
-    for smiles in SMILES:
-        molecule, parsed = Chem.MolFromSmiles(smiles), parse_smiles(smiles)
-        atoms = [ogb.atom_to_feature_vector(atom) for atom in molecule.GetAtoms()]
-        bonds = [ogb.bond_to_feature_vector(bond) for bond in molecule.GetBonds()]
-        assert parsed.atoms.tolist() == atoms, smiles
-        assert parsed.bond_codes.tolist() == bonds, smiles
-
-
-@needs_rdkit
-@pytest.mark.parametrize("smiles", ["C1CC", "c1cccc1", "", "hello"])
-def test_what_cannot_be_parsed_is_none_and_silent(smiles, capfd):
-    assert parse_smiles(smiles) is None
-    assert capfd.readouterr().err == ""
 
 
 def write_bbbp(root: Path, *rows: str) -> Path:

@@ -11,8 +11,7 @@ import torch
 from torch_geometric.utils import to_undirected
 
 from geof.data.link_splits import LeakError, LinkSplit, check_no_leak, random_link_split
-from geof.data.split_files import DatasetIdentity
-from geof.data.splits import SEEDS
+from geof.data.splits import SEEDS, DatasetIdentity
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 
 HELD_OUT = ("validation", "validation_negatives", "test", "test_negatives")

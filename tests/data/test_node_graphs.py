@@ -15,7 +15,6 @@ from scipy import sparse
 
 from geof.data.catalogue import CATALOGUE, RawFile
 from geof.data.node_graphs import load_node_graph, read_array_pickle
-from geof.data.raw_files import undirected
 from geof.errors import DataError
 
 REAL = os.environ.get("GEOF_DATA", "")
@@ -86,22 +85,6 @@ def write_archive(root: Path, **changes: np.ndarray) -> Path:
 
 def load_archive(root: Path, **options):
     return load_node_graph(CATALOGUE["CS"], root, **options)
-
-
-# Edges ----------------------------------------------------------------------------------------
-
-
-def test_undirected_removes_loops_and_repeats_and_sorts():
-    source, target = np.array([2, 0, 2, 1, 2]), np.array([0, 1, 0, 1, 1])
-    edges, place = undirected(source, target, 3)
-    assert edges.tolist() == [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]
-    assert place.tolist() == [1, 0, 1, 4, 0, 4]
-
-
-def test_an_edge_given_in_both_directions_keeps_its_own_place():
-    edges, place = undirected(np.array([1, 0]), np.array([0, 1]), 2)
-    assert edges.tolist() == [[0, 1], [1, 0]]
-    assert place.tolist() == [1, 0]
 
 
 # Planetoid ------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
-from geof.data import signatures as kept
-from geof.data.signatures import SignatureSettings, kept_signature
+from geof.data import signatures
+from geof.data.signatures import SignatureConfig, cached_signature
 from geof.errors import ConfigError
 from geof.signature import structural_signature
 from tests.graphs import random_sample
@@ -18,45 +18,45 @@ from tests.graphs import random_sample
 @pytest.fixture
 def edges(monkeypatch, tmp_path):
     monkeypatch.setenv("GEOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "WORTH_KEEPING", 0)
+    monkeypatch.setattr(signatures, "WORTH_CACHING", 0)
     edge_index = random_sample(0, nodes=30, edges=60)[1]
     return to_undirected(edge_index[:, edge_index[0] != edge_index[1]], num_nodes=30)
 
 
 def test_the_second_time_comes_from_the_cache(edges, monkeypatch):
-    first = kept_signature(edges, 30, SignatureSettings(5))
-    monkeypatch.setattr(kept, "structural_signature", None)  # must not be called again
-    second = kept_signature(edges, 30, SignatureSettings(5))
+    first = cached_signature(edges, 30, SignatureConfig(5))
+    monkeypatch.setattr(signatures, "structural_signature", None)  # must not be called again
+    second = cached_signature(edges, 30, SignatureConfig(5))
     assert torch.equal(first.values, structural_signature(edges, 30, walk_length=5).values)
     assert torch.equal(first.values, second.values)
     assert second.describe() == first.describe()
 
 
 def test_anything_that_matters_makes_another_entry(edges):
-    plain = kept_signature(edges, 30, SignatureSettings(5))
+    plain = cached_signature(edges, 30, SignatureConfig(5))
     fewer = edges[:, (edges != 3).all(0)]
     batch = (torch.arange(30) == 29).long()
     alone = edges[:, (edges != 29).all(0)]
-    kept_signature(alone, 30, SignatureSettings(5))
+    cached_signature(alone, 30, SignatureConfig(5))
     for got, wanted in (
         (
-            kept_signature(fewer, 30, SignatureSettings(5)),
+            cached_signature(fewer, 30, SignatureConfig(5)),
             structural_signature(fewer, 30, walk_length=5),
         ),
         (
-            kept_signature(edges, 31, SignatureSettings(5)),
+            cached_signature(edges, 31, SignatureConfig(5)),
             structural_signature(edges, 31, walk_length=5),
         ),
         (
-            kept_signature(edges, 30, SignatureSettings(4)),
+            cached_signature(edges, 30, SignatureConfig(4)),
             structural_signature(edges, 30, walk_length=4),
         ),
         (
-            kept_signature(edges, 30, SignatureSettings(5, "log")),
+            cached_signature(edges, 30, SignatureConfig(5, "log")),
             structural_signature(edges, 30, walk_length=5, degree="log"),
         ),
         (
-            kept_signature(alone, 30, SignatureSettings(5), batch=batch),
+            cached_signature(alone, 30, SignatureConfig(5), batch=batch),
             structural_signature(alone, 30, walk_length=5, batch=batch),
         ),
     ):
@@ -64,21 +64,21 @@ def test_anything_that_matters_makes_another_entry(edges):
     assert plain.method == "exact"
 
 
-def test_estimates_are_recorded_and_not_kept(edges, tmp_path):
-    settings = SignatureSettings(4, method="estimate", probes=8, seed=3)
-    estimate = kept_signature(edges, 30, settings)
+def test_estimates_are_recorded_and_not_cached(edges, tmp_path):
+    config = SignatureConfig(4, method="estimate", probes=8, seed=3)
+    estimate = cached_signature(edges, 30, config)
     assert estimate.describe()["probes"] == 8
     assert not (tmp_path / "cache").exists()
 
 
-def test_unknown_settings_name_the_nearest():
+def test_unknown_options_name_the_nearest():
     with pytest.raises(ConfigError, match=r"'signature.walk_lenght'.*'walk_length'"):
-        SignatureSettings.from_options({"walk_lenght": 3})
+        SignatureConfig.of({"walk_lenght": 3})
 
 
 def test_nothing_is_written_for_small_graphs(edges, monkeypatch, tmp_path):
-    monkeypatch.setattr(kept, "WORTH_KEEPING", 1e8)
-    kept_signature(edges, 30)
+    monkeypatch.setattr(signatures, "WORTH_CACHING", 1e8)
+    cached_signature(edges, 30)
     assert not (tmp_path / "cache").exists()
 
 

@@ -11,10 +11,16 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from geof.data.draws import sorted_unique
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.split_files import DatasetIdentity
-from geof.data.splits import SEEDS, GraphSplit, NodeSplit, random_node_split, stratified_folds
+from geof.data.splits import (
+    SEEDS,
+    DatasetIdentity,
+    GraphSplit,
+    NodeSplit,
+    random_node_split,
+    stratified_folds,
+)
+from geof.draws import sorted_unique
 from geof.errors import ConfigError, DataError, DtypeError, GeofError, ShapeError
 
 IDENTITY = DatasetIdentity("toy", "c0ffee", 50)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geof.data.columns import ColumnEncoder
-from geof.data.table_files import read_table
+from geof.data.files import read_table
 from geof.data.tables import encode_new_graph, encode_new_nodes, read_node_table, read_pairs
 from geof.errors import ConfigError, DataError, ShapeError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from geof.data.signatures import SignatureSettings
+from geof.data.signatures import SignatureConfig
 from geof.errors import ConfigError
 from geof.methods.interface import Outputs
 from geof.signature import structural_signature
@@ -44,7 +44,7 @@ def test_a_packed_batch_is_pygs(chosen):
 def test_packed_signatures_are_those_of_each_graph(degree):
     graphs = graph_set(8).graphs
     packed = PackedGraphs.pack(graphs)
-    settings = SignatureSettings(walk_length=4, degree=degree)
+    settings = SignatureConfig(walk_length=4, degree=degree)
     together = packed.sign(settings).values
     alone = [
         structural_signature(g.edge_index, g.num_nodes, walk_length=4, degree=degree).values
@@ -175,5 +175,5 @@ def test_graphs_are_never_sampled():
         graph_task(batches=BatchSettings(8, (3, 3)))
     task = graph_task()
     assert task.record() == {"batch_size": 7, "order_seed": 0}
-    default = GraphTask(graph_set(), task.split, signature=SignatureSettings(3))
+    default = GraphTask(graph_set(), task.split, signature=SignatureConfig(3))
     assert default.record()["batch_size"] == 64

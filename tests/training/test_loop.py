@@ -9,7 +9,7 @@ import torch
 
 from geof.data.link_splits import LeakError, random_link_split
 from geof.data.records import GraphSet
-from geof.data.signatures import SignatureSettings
+from geof.data.signatures import SignatureConfig
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import Outputs
@@ -167,7 +167,7 @@ def test_same_bits_with_two_threads(kind):
 
 
 def large_task(kind: str) -> Task:
-    signature = SignatureSettings(2)
+    signature = SignatureConfig(2)
     if kind == "graph":
         part = torch.arange(1200)
         split = GraphSplit(part[:1000], part[1000:1100], part[1100:], "fixed")

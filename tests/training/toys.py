@@ -10,7 +10,7 @@ from torch_geometric.utils import to_undirected
 
 from geof.data.link_splits import random_link_split
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import SignatureSettings
+from geof.data.signatures import SignatureConfig
 from geof.data.splits import GraphSplit, random_node_split
 from geof.training import BatchSettings, GraphTask, LinkTask, NodeTask
 from tests.graphs import random_sample
@@ -47,20 +47,20 @@ def graph_set(count: int = 30) -> GraphSet:
 
 
 def node_task(labels: torch.Tensor | None = None, **options) -> NodeTask:
-    options = {"signature": SignatureSettings(3), **options}
+    options = {"signature": SignatureConfig(3), **options}
     return NodeTask(node_graph(labels), random_node_split(40, 0), **options)
 
 
 def link_task(**options) -> LinkTask:
     data = node_graph()
     split = random_link_split(data.graph.edge_index, 40, 0)
-    return LinkTask(data, split, **{"signature": SignatureSettings(3), **options})
+    return LinkTask(data, split, **{"signature": SignatureConfig(3), **options})
 
 
 def graph_task(**options) -> GraphTask:
     part = torch.arange(30)
     split = GraphSplit(part[:18], part[18:24], part[24:], "fixed")
-    options = {"batches": BatchSettings(7), "signature": SignatureSettings(3), **options}
+    options = {"batches": BatchSettings(7), "signature": SignatureConfig(3), **options}
     return GraphTask(graph_set(), split, **options)
 
 

@@ -25,8 +25,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from geof.data.catalogue import Benchmark
+from geof.data.files import file_digest
 from geof.errors import DataError
+from geof.io import read_json
 
 FORMAT_VERSION = 1
 """Raised whenever the layout of an entry changes."""
@@ -73,45 +74,6 @@ def cache_key(sources: Mapping[str, str], version: int, options: Mapping[str, An
     return _json_digest(parts)[:32]
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def raw_digests(benchmark: Benchmark, root: Path) -> dict[str, str]:
-    """Return the digest of every raw file that is there, by its path below the root.
-
-    Raises:
-        DataError: If a required file is missing, unreadable or not upstream's. A wrong optional
-            file is the loader's business.
-    """
-    digests = {}
-    for file in benchmark.files:
-        path = root / file.path
-        if file.optional and not path.exists():
-            continue
-        if not path.is_file():
-            what = "something else there" if path.exists() else "nothing there"
-            raise DataError(
-                f"Expected the file '{path}' of {benchmark.name} (got {what}). Run 'geof data "
-                f"fetch {benchmark.name}' or correct --data-root."
-            )
-        try:
-            digest = file_digest(path)
-        except OSError as error:
-            raise DataError(
-                f"Expected to read '{path}', but {error.strerror or error}. Check its permissions."
-            ) from error
-        if file.sha256 not in (None, digest) and not file.optional:
-            raise DataError(
-                f"Expected '{path}' to have the SHA-256 {file.sha256} (got {digest}): it is "
-                f"truncated or altered. Delete it and run 'geof data fetch {benchmark.name}'."
-            )
-        digests[file.path] = digest
-    return digests
-
-
 def content_hash(tensors: Mapping[str, Tensor]) -> str:
     """Return 16 hexadecimal digits that change with any name, dtype, shape or value."""
     digest = hashlib.sha256()
@@ -148,7 +110,7 @@ def load_or_build(
 def read_entry(place: Path) -> Entry | None:
     """Return the entry in the folder ``place``; ``None`` for none, an old or a damaged one."""
     try:
-        index = json.loads((place / _INDEX).read_text(encoding="utf-8"))
+        index = read_json(place / _INDEX, "the index of a cache entry")
         if index["format_version"] != FORMAT_VERSION:
             return None
         if index["metadata_sha256"] != _json_digest(index["metadata"]):

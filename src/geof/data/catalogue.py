@@ -1,4 +1,4 @@
-"""The twelve benchmarks of the paper: where their raw files are, and what is in them.
+"""The twelve datasets of the paper: where their raw files are, and what is in them.
 
 Raw files lie below a data root in the layout of PyG's dataset classes. Checksums are given for
 files known to be upstream's own bytes and for no others.
@@ -71,7 +71,7 @@ class PaperRow:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class DatasetFacts:
     """The facts of one dataset.
 
     Attributes:
@@ -111,7 +111,7 @@ class Benchmark:
     @property
     def is_node_graph(self) -> bool:
         """Whether it is a single graph rather than a set of graphs."""
-        return self.loader in ("planetoid", "npz")
+        return GRAPH_TASKS[0] not in self.tasks
 
 
 _PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
@@ -123,9 +123,9 @@ _OGB_URL = "http://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download"
 
 def _planetoid(
     name: str, digests: Mapping[str, str], expected: Statistics, features: str
-) -> Benchmark:
+) -> DatasetFacts:
     names = {part: f"ind.{name.lower()}.{part}" for part in digests}
-    return Benchmark(
+    return DatasetFacts(
         name=name,
         loader="planetoid",
         tasks=NODE_TASKS,
@@ -143,8 +143,8 @@ def _planetoid(
     )
 
 
-def _npz(name: str, file: str, expected: Statistics, features: str) -> Benchmark:
-    return Benchmark(
+def _npz(name: str, file: str, expected: Statistics, features: str) -> DatasetFacts:
+    return DatasetFacts(
         name=name,
         loader="npz",
         tasks=NODE_TASKS,
@@ -172,8 +172,8 @@ def _tu(
     difference: str,
     checksums: str = "all files (equal copies of the TUDataset collection in two repositories)",
     class_names: tuple[str, ...] = (),
-) -> Benchmark:
-    return Benchmark(
+) -> DatasetFacts:
+    return DatasetFacts(
         name=name,
         loader="tu",
         tasks=GRAPH_TASKS,
@@ -246,9 +246,9 @@ _FRANKENSTEIN = {
 _OGB_FILES = ("edge", "edge-feat", "node-feat", "graph-label", "num-node-list", "num-edge-list")
 _ATOMS = "one-hot of OGB's nine atom features (119 + 5 + 12 + 12 + 10 + 6 + 6 + 2 + 2)"
 
-CATALOGUE: dict[str, Benchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (
+CATALOGUE: dict[str, DatasetFacts] = {
+    facts.name: facts
+    for facts in (
         _planetoid(
             "CiteSeer", _CITESEER, Statistics(1, 3_327, 9_104, 3_703, 6), "words, 0/1 (sparse)"
         ),
@@ -315,7 +315,7 @@ CATALOGUE: dict[str, Benchmark] = {
             checksums="A, graph_labels and node_attributes (161,012,686 bytes, from a git-lfs "
             "pointer); none for graph_indicator, of which we hold a reconstruction only",
         ),
-        Benchmark(
+        DatasetFacts(
             name="BBBP",
             loader="smiles",
             tasks=GRAPH_TASKS,
@@ -337,7 +337,7 @@ CATALOGUE: dict[str, Benchmark] = {
             source="moleculenet.org, Wu et al. 2018",
             class_names=("non-permeable", "permeable"),
         ),
-        Benchmark(
+        DatasetFacts(
             name="ogbg-molhiv",
             loader="ogb",
             tasks=GRAPH_TASKS,
@@ -364,13 +364,13 @@ CATALOGUE: dict[str, Benchmark] = {
 """By name, in the order of the paper's table."""
 
 
-def find(name: str) -> Benchmark:
-    """Return the benchmark called ``name``, in upper or lower case.
+def find(name: str) -> DatasetFacts:
+    """Return the dataset called ``name``, in upper or lower case.
 
     Raises:
         ConfigError: For an unknown name, with the nearest known one.
     """
-    by_lower = {known.lower(): benchmark for known, benchmark in CATALOGUE.items()}
+    by_lower = {known.lower(): facts for known, facts in CATALOGUE.items()}
     if name.lower() not in by_lower:
         raise ConfigError(f"Unknown dataset {name!r}. " + nearest(name, CATALOGUE))
     return by_lower[name.lower()]
@@ -405,7 +405,7 @@ def load(
     row_normalise: bool = True,
     cache: bool = True,
 ) -> NodeGraph | GraphSet:
-    """Load a benchmark from raw files, or from what an earlier call prepared from the same files.
+    """Load a dataset from raw files, or from what an earlier call prepared from the same files.
 
     Never touches the network.
 
@@ -414,7 +414,7 @@ def load(
         data_root: Folder of raw files (default: ``GEOF_DATA``). May be read-only.
         row_normalise: Whether the features of each node of a single graph are scaled to sum to one
             (paper, appendix "Data Processing"); sets of graphs are left as they are.
-        cache: Whether to keep the result in :func:`geof.data.cache.cache_folder`.
+        cache: Whether to store the result in :func:`geof.data.cache.cache_folder`.
 
     Raises:
         ConfigError: For an unknown name.
@@ -423,8 +423,8 @@ def load(
     from geof.data.graph_sets import load_graph_set
     from geof.data.node_graphs import load_node_graph
 
-    benchmark = find(name)
+    facts = find(name)
     root = resolve_data_root(data_root)
-    if benchmark.is_node_graph:
-        return load_node_graph(benchmark, root, row_normalise, cache)
-    return load_graph_set(benchmark, root, cache)
+    if facts.is_node_graph:
+        return load_node_graph(facts, root, row_normalise, cache)
+    return load_graph_set(facts, root, cache)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -21,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.data.table_files import Table
+from geof.data.files import Table
+from geof.data.records import class_names_of
 from geof.errors import ConfigError, DataError, nearest
 
 Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "empty"]
@@ -189,7 +189,7 @@ class ColumnEncoder:
             if content["missing"] not in get_args(Missing):
                 raise ValueError(f"missing={content['missing']!r}")
             return cls(columns, **content)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"Expected the JSON of a column encoder, format {FORMAT} (got something else: "
                 f"{error}). Fit it again from the training table."
@@ -208,14 +208,6 @@ class ColumnEncoder:
                 f"Expected only columns of the training table in '{table.source}' (got also "
                 f"{_listed(unknown)}). Remove them. " + nearest(unknown[0], wanted)
             )
-
-
-def class_names_of(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the different labels in order, whole numbers by size; blank ones are no label."""
-    names = {label for label in labels if label.strip()}
-    if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
 
 
 def label_indices(table: Table, label: str, class_names: Sequence[str]) -> Tensor:

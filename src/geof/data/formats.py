@@ -9,7 +9,6 @@ Every reader takes the same :class:`ReadOptions`.
 from __future__ import annotations
 
 import io
-import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -25,8 +24,10 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.data.assembly import (
+from geof.data.records import (
     Features,
+    GraphSet,
+    NodeGraph,
     ReadOptions,
     change_notes,
     edge_columns_note,
@@ -35,9 +36,9 @@ from geof.data.assembly import (
     index_labels,
     label_text,
     node_graph,
+    sparse_features,
     undirected_edges,
 )
-from geof.data.records import GraphSet, NodeGraph
 from geof.errors import DataError, DtypeError, ShapeError, nearest
 from geof.io import write_atomically
 
@@ -264,11 +265,9 @@ def _npz_features(arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str])
     if "x" in arrays:
         return arrays["x"]
     matrix = _npz_matrix(arrays, "attr", "x", path)
-    pieces = (torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).long())
-    values = torch.from_numpy(matrix.data.astype(np.float32))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(*pieces, values, matrix.shape, check_invariants=True)
+    row_pointer, column = torch.from_numpy(matrix.indptr), torch.from_numpy(matrix.indices)
+    value = torch.from_numpy(matrix.data.astype(np.float32))
+    return sparse_features(row_pointer, column, value, matrix.shape)
 
 
 def _npz_edges(

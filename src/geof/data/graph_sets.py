@@ -1,14 +1,14 @@
 """Sets of graphs from their raw files: TUDataset's text, molecules as SMILES, OGB's tables.
 
-A set is kept as a few long arrays and offsets; a graph is cut out when it is asked for.
-Categorical features are kept as codes and widened to one-hot columns at that moment, for a linear
+A set is held as a few long arrays and offsets; a graph is cut out when it is asked for.
+Categorical features are held as codes and widened to one-hot columns at that moment, for a linear
 map of those is what an embedding sum is.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.data.cache import Entry, cache_key, content_hash, load_or_build, raw_digests
-from geof.data.catalogue import Benchmark, find, resolve_data_root
+from geof.data.cache import Entry, cache_key, content_hash, load_or_build
+from geof.data.catalogue import DatasetFacts, Loader, find, resolve_data_root
+from geof.data.files import raw_digests, read_numbers, reading, require_indices
 from geof.data.molecules import ATOM_SIZES, BOND_SIZES, one_hot, parse_smiles, rdkit_version
-from geof.data.raw_files import Integers, read_table, reading, require_indices, undirected
-from geof.data.records import GraphSet
+from geof.data.records import GraphSet, undirected
+from geof.draws import Integers
 from geof.errors import DataError
 
 VERSION = 1
@@ -111,26 +112,20 @@ class _Raw:
     notes: tuple[str, ...] = ()
 
 
-def load_graph_set(benchmark: Benchmark, root: Path, cache: bool = True) -> GraphSet:
+def load_graph_set(facts: DatasetFacts, root: Path, cache: bool = True) -> GraphSet:
     """Load a set of graphs; see :func:`geof.data.catalogue.load`."""
-    digests = raw_digests(benchmark, root)
+    digests = raw_digests(facts, root)
 
     def build() -> Entry:
-        if benchmark.loader == "smiles":
-            raw = _read_smiles(root / benchmark.files[0].path, benchmark)
-        elif benchmark.loader == "ogb":
-            raw = _read_ogb(root / benchmark.folder, benchmark)
-        else:
-            raw = _read_tu(root, benchmark, digests)
-        return _prepare(raw)
+        return _prepare(_READERS[facts.loader](facts, root, digests))
 
     if not cache:
-        return _restore(benchmark.name, build())
-    options: dict[str, Any] = {"name": benchmark.name}
-    if benchmark.loader == "smiles":  # which molecules parse, and to what, depends on the release
+        return _restore(facts.name, build())
+    options: dict[str, Any] = {"name": facts.name}
+    if facts.loader == "smiles":  # which molecules parse, and to what, depends on the release
         options["rdkit"] = rdkit_version()
     key = cache_key(digests, VERSION, options)
-    return _restore(benchmark.name, load_or_build(benchmark.name, key, build))
+    return _restore(facts.name, load_or_build(facts.name, key, build))
 
 
 def scaffold_split(data_root: Path | str | None = None) -> dict[str, Tensor]:
@@ -139,19 +134,19 @@ def scaffold_split(data_root: Path | str | None = None) -> dict[str, Tensor]:
     Raises:
         DataError: If its files are missing or do not split the graphs.
     """
-    benchmark, root = find("ogbg-molhiv"), resolve_data_root(data_root)
-    raw_digests(benchmark, root)
-    folder = root / benchmark.folder
+    facts, root = find("ogbg-molhiv"), resolve_data_root(data_root)
+    raw_digests(facts, root)
+    folder = root / facts.folder
     parts = {
-        part: read_table(folder / "split" / "scaffold" / f"{part}.csv.gz")[:, 0]
+        part: read_numbers(folder / "split" / "scaffold" / f"{part}.csv.gz")[:, 0]
         for part in ("train", "valid", "test")
     }
-    num_graphs = len(read_table(folder / "raw" / "num-node-list.csv.gz"))
+    num_graphs = len(read_numbers(folder / "raw" / "num-node-list.csv.gz"))
     together = np.sort(np.concatenate(list(parts.values())))
     if not np.array_equal(together, np.arange(num_graphs)):
         raise DataError(
             f"Expected the three files in '{folder / 'split' / 'scaffold'}' to name each of the "
-            f"{num_graphs} graphs once. Run 'geof data fetch {benchmark.name} --force'."
+            f"{num_graphs} graphs once. Run 'geof data fetch {facts.name} --force'."
         )
     return {part: torch.from_numpy(np.sort(index)) for part, index in parts.items()}
 
@@ -159,11 +154,11 @@ def scaffold_split(data_root: Path | str | None = None) -> dict[str, Tensor]:
 # TUDataset ------------------------------------------------------------------------------------
 
 
-def _read_tu(root: Path, benchmark: Benchmark, digests: Mapping[str, str]) -> _Raw:
-    paths = {_tu_part(file.path, benchmark.name): root / file.path for file in benchmark.files}
+def _read_tu(facts: DatasetFacts, root: Path, digests: Mapping[str, str]) -> _Raw:
+    paths = {_tu_part(file.path, facts.name): root / file.path for file in facts.files}
     edge_path, graph_path = paths["A"], paths["graph_indicator"]
-    graph = read_table(graph_path)[:, 0] - 1
-    raw_labels = read_table(paths["graph_labels"])[:, 0]
+    graph = read_numbers(graph_path)[:, 0] - 1
+    raw_labels = read_numbers(paths["graph_labels"])[:, 0]
     require_indices(graph_path, graph, len(raw_labels), "graph (less one)")
     if (np.diff(graph) < 0).any():
         raise DataError(f"Expected ascending graph numbers in '{graph_path}'. Fetch it again.")
@@ -172,13 +167,13 @@ def _read_tu(root: Path, benchmark: Benchmark, digests: Mapping[str, str]) -> _R
     edge_attr = None
     if "edge_labels" in paths:
         edge_attr = _tu_codes(paths["edge_labels"], len(source))
-    codes, sizes, x, notes = _tu_features(benchmark, paths, digests, graph.size, source, target)
+    codes, sizes, x, notes = _tu_features(facts, paths, digests, graph.size, source, target)
     return _Raw(
         num_nodes=np.bincount(graph, minlength=len(raw_labels)),
         source=source,
         target=target,
         labels=labels.reshape(-1).astype(np.int64),
-        class_names=benchmark.class_names or tuple(map(str, values.tolist())),
+        class_names=facts.class_names or tuple(map(str, values.tolist())),
         codes=codes,
         sizes=sizes,
         x=x,
@@ -192,7 +187,7 @@ def _tu_part(path: str, name: str) -> str:
 
 
 def _tu_edges(path: Path, graph: Integers) -> tuple[Integers, Integers]:
-    edges = read_table(path, columns=2) - 1
+    edges = read_numbers(path, columns=2) - 1
     require_indices(path, edges.ravel(), graph.size, "node (less one)")
     source, target = edges[:, 0], edges[:, 1]
     crossing = np.flatnonzero(graph[source] != graph[target])
@@ -206,7 +201,7 @@ def _tu_edges(path: Path, graph: Integers) -> tuple[Integers, Integers]:
 
 def _tu_codes(path: Path, count: int) -> Integers:
     """Read one label per line and count from the smallest, as PyG does."""
-    labels = read_table(path)
+    labels = read_numbers(path)
     if len(labels) != count:
         raise DataError(
             f"Expected {count} lines in '{path}' (got {len(labels)}). Fetch the file again."
@@ -216,7 +211,7 @@ def _tu_codes(path: Path, count: int) -> Integers:
 
 
 def _tu_features(
-    benchmark: Benchmark,
+    facts: DatasetFacts,
     paths: Mapping[str, Path],
     digests: Mapping[str, str],
     num_nodes: int,
@@ -227,11 +222,11 @@ def _tu_features(
     if "node_labels" in paths:
         codes = _tu_codes(paths["node_labels"], num_nodes)
         return codes, tuple((codes.max(axis=0, initial=0) + 1).tolist()), None, ()
-    (file,) = (file for file in benchmark.files if file.path.endswith("_node_attributes.txt"))
+    (file,) = (file for file in facts.files if file.path.endswith("_node_attributes.txt"))
     found = digests.get(file.path)
     if found is not None and file.sha256 in (None, found):
         path = paths["node_attributes"]
-        x = read_table(path, dtype=np.float32)
+        x = read_numbers(path, dtype=np.float32)
         if len(x) != num_nodes or not np.isfinite(x).all():
             raise DataError(f"Expected {num_nodes} finite rows in '{path}' (got {len(x)} rows).")
         return None, (), x, ()
@@ -240,7 +235,7 @@ def _tu_features(
     degree = np.bincount(edges[0], minlength=num_nodes)
     note = (
         f"FALLBACK: '{Path(file.path).name}' {what}; the features are one-hot degrees instead of "
-        f"{benchmark.name}'s {benchmark.expected.features} attributes. Numbers measured on it do "
+        f"{facts.name}'s {facts.expected.features} attributes. Numbers measured on it do "
         "not compare with published ones."
     )
     return degree[:, None], (int(degree.max(initial=0)) + 1,), None, (note,)
@@ -249,7 +244,8 @@ def _tu_features(
 # Molecules ------------------------------------------------------------------------------------
 
 
-def _read_smiles(path: Path, benchmark: Benchmark) -> _Raw:
+def _read_smiles(facts: DatasetFacts, root: Path, _: Mapping[str, str]) -> _Raw:
+    path = root / facts.files[0].path
     rows = _smiles_rows(path)
     parsed = [(row, label, parse_smiles(smiles)) for row, (smiles, label) in enumerate(rows)]
     kept = [(row, label, molecule) for row, label, molecule in parsed if molecule is not None]
@@ -265,7 +261,7 @@ def _read_smiles(path: Path, benchmark: Benchmark) -> _Raw:
         source=bonds[:, 0],
         target=bonds[:, 1],
         labels=np.array([label for _, label, _ in kept]),
-        class_names=benchmark.class_names,
+        class_names=facts.class_names,
         codes=np.concatenate([molecule.atoms for molecule in molecules]),
         sizes=ATOM_SIZES,
         edge_attr=np.concatenate([molecule.bond_codes for molecule in molecules]),
@@ -302,9 +298,10 @@ def _smiles_rows(path: Path) -> list[tuple[str, int]]:
 # OGB ------------------------------------------------------------------------------------------
 
 
-def _read_ogb(folder: Path, benchmark: Benchmark) -> _Raw:
+def _read_ogb(facts: DatasetFacts, root: Path, _: Mapping[str, str]) -> _Raw:
+    folder = root / facts.folder
     tables = {
-        part: read_table(folder / "raw" / f"{part}.csv.gz", columns=columns)
+        part: read_numbers(folder / "raw" / f"{part}.csv.gz", columns=columns)
         for part, columns in {
             "num-node-list": 1,
             "num-edge-list": 1,
@@ -327,7 +324,7 @@ def _read_ogb(folder: Path, benchmark: Benchmark) -> _Raw:
         if len(tables[part]) != count:
             raise DataError(
                 f"Expected {count} rows in '{folder / 'raw' / part}.csv.gz' (got "
-                f"{len(tables[part])}). Run 'geof data fetch {benchmark.name} --force'."
+                f"{len(tables[part])}). Run 'geof data fetch {facts.name} --force'."
             )
     _require_codes(folder / "raw" / "node-feat.csv.gz", tables["node-feat"], ATOM_SIZES)
     _require_codes(folder / "raw" / "edge-feat.csv.gz", tables["edge-feat"], BOND_SIZES)
@@ -342,7 +339,7 @@ def _read_ogb(folder: Path, benchmark: Benchmark) -> _Raw:
         source=tables["edge"][:, 0] + first,
         target=tables["edge"][:, 1] + first,
         labels=labels,
-        class_names=benchmark.class_names,
+        class_names=facts.class_names,
         codes=tables["node-feat"],
         sizes=ATOM_SIZES,
         edge_attr=tables["edge-feat"],
@@ -355,6 +352,13 @@ def _require_codes(path: Path, codes: Integers, sizes: tuple[int, ...]) -> None:
 
 
 # All ------------------------------------------------------------------------------------------
+
+_READERS: dict[Loader, Callable[[DatasetFacts, Path, Mapping[str, str]], _Raw]] = {
+    "tu": _read_tu,
+    "smiles": _read_smiles,
+    "ogb": _read_ogb,
+}
+"""The reader of each format of raw files, given the facts, the data root and the files' digests."""
 
 
 def _prepare(raw: _Raw) -> Entry:

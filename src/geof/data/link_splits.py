@@ -28,15 +28,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.data.draws import Integers, raw_permutation, raw_stream, run_starts, sorted_unique
-from geof.data.split_files import (
+from geof.data.splits import (
     DatasetIdentity,
     digest_of,
     read_split_file,
     require_same_hash,
+    require_shares,
     write_split_file,
 )
-from geof.data.splits import require_shares
+from geof.draws import Integers, raw_permutation, raw_stream, run_starts, sorted_unique
 from geof.errors import DataError, DtypeError, ShapeError
 from geof.options import require_positive
 

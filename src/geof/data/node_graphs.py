@@ -7,9 +7,8 @@ refused before it is looked up. PyG's own reader has no such list.
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,10 +19,11 @@ from scipy import sparse
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.data.cache import Entry, cache_key, content_hash, load_or_build, raw_digests
-from geof.data.catalogue import Benchmark
-from geof.data.raw_files import Integers, reading, require_indices, undirected
-from geof.data.records import NodeGraph
+from geof.data.cache import Entry, cache_key, content_hash, load_or_build
+from geof.data.catalogue import DatasetFacts, Loader
+from geof.data.files import raw_digests, reading, require_indices
+from geof.data.records import NodeGraph, sparse_features, undirected
+from geof.draws import Integers
 from geof.errors import DataError
 
 VERSION = 1
@@ -44,27 +44,24 @@ class _Raw:
 
 
 def load_node_graph(
-    benchmark: Benchmark, root: Path, row_normalise: bool = True, cache: bool = True
+    facts: DatasetFacts, root: Path, row_normalise: bool = True, cache: bool = True
 ) -> NodeGraph:
     """Load a single graph; see :func:`geof.data.catalogue.load`."""
-    digests = raw_digests(benchmark, root)
+    digests = raw_digests(facts, root)
 
     def build() -> Entry:
-        folder = root / benchmark.folder / "raw"
-        if benchmark.loader == "planetoid":
-            return _prepare(_read_planetoid(folder, benchmark.name.lower()), row_normalise)
-        return _prepare(_read_npz(root / benchmark.files[0].path), row_normalise)
+        return _prepare(_READERS[facts.loader](facts, root), row_normalise)
 
     if not cache:
-        return _restore(benchmark.name, build())
-    options = {"name": benchmark.name, "row_normalise": row_normalise}
+        return _restore(facts.name, build())
+    options = {"name": facts.name, "row_normalise": row_normalise}
     key = cache_key(digests, VERSION, options)
-    return _restore(benchmark.name, load_or_build(benchmark.name, key, build))
+    return _restore(facts.name, load_or_build(facts.name, key, build))
 
 
 # Planetoid ------------------------------------------------------------------------------------
 
-# Where NumPy keeps its constructor of arrays differs between releases; an array knows.
+# The module of NumPy's array constructor differs between releases, so it is taken from an array.
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
@@ -110,7 +107,8 @@ def read_array_pickle(path: Path) -> Any:
         return _ArrayUnpickler(file, path).load()
 
 
-def _read_planetoid(folder: Path, prefix: str) -> _Raw:
+def _read_planetoid(facts: DatasetFacts, root: Path) -> _Raw:
+    folder, prefix = root / facts.folder / "raw", facts.name.lower()
     paths = {part: folder / f"ind.{prefix}.{part}" for part in ("allx", "tx", "ally", "ty")}
     first, test = (_pickled_matrix(paths[part]) for part in ("allx", "tx"))
     first_label, test_label = (_pickled_labels(paths[part]) for part in ("ally", "ty"))
@@ -201,7 +199,8 @@ def _pickled_graph(path: Path) -> tuple[Integers, Integers, int]:
 # Shchur et al. --------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path) -> _Raw:
+def _read_npz(facts: DatasetFacts, root: Path) -> _Raw:
+    path = root / facts.files[0].path
     with reading(path), np.load(path, allow_pickle=False) as archive:
         adjacency, features = (_npz_matrix(archive, part) for part in ("adj", "attr"))
         labels = archive["labels"].astype(np.int64, casting="same_kind")
@@ -234,6 +233,12 @@ def _npz_class_names(archive: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 # Both -----------------------------------------------------------------------------------------
+
+_READERS: dict[Loader, Callable[[DatasetFacts, Path], _Raw]] = {
+    "planetoid": _read_planetoid,
+    "npz": _read_npz,
+}
+"""The reader of each format of raw files."""
 
 
 def _prepare(raw: _Raw, row_normalise: bool) -> Entry:
@@ -290,12 +295,4 @@ def _restore(name: str, entry: Entry) -> NodeGraph:
 def _features(tensors: Mapping[str, Tensor], shape: list[int]) -> Tensor:
     if "x" in tensors:
         return tensors["x"]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            tensors["x_row_pointer"].long(),
-            tensors["x_column"].long(),
-            tensors["x_value"],
-            shape,
-            check_invariants=True,
-        )
+    return sparse_features(tensors["x_row_pointer"], tensors["x_column"], tensors["x_value"], shape)

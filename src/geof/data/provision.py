@@ -1,4 +1,4 @@
-"""Listing, checking, preparing and fetching the benchmarks. Only ``fetch`` uses the network."""
+"""Listing, checking, preparing and fetching the datasets. Only ``fetch`` uses the network."""
 
 from __future__ import annotations
 
@@ -13,15 +13,33 @@ import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from geof.data.catalogue import CATALOGUE, Benchmark, RawFile, Statistics, find, resolve_data_root
+import torch
+from torch_geometric.data import download_url
+
+from geof.data import catalogue
+from geof.data.catalogue import (
+    CATALOGUE,
+    DatasetFacts,
+    RawFile,
+    Statistics,
+    find,
+    resolve_data_root,
+)
+from geof.data.files import file_digest
+from geof.data.graph_sets import PackedGraphs
+from geof.data.link_splits import LinkSplit, random_link_split
+from geof.data.records import GraphSet, NodeGraph
+from geof.data.splits import (
+    SEEDS,
+    DatasetIdentity,
+    IndexSplit,
+    random_node_split,
+    stratified_folds,
+)
 from geof.errors import DataError, GeofError
-
-if TYPE_CHECKING:
-    from geof.data.link_splits import LinkSplit
-    from geof.data.records import GraphSet, NodeGraph
-    from geof.data.splits import IndexSplit
+from geof.io import write_json
 
 Status: TypeAlias = Literal["ok", "incomplete", "differs", "missing", "failed"]
 
@@ -31,11 +49,11 @@ class ListRow:
     """A dataset of the catalogue.
 
     Attributes:
-        benchmark: Its facts.
+        dataset: Its facts.
         present: Whether all required raw files are below the data root; ``None`` without one.
     """
 
-    benchmark: Benchmark
+    dataset: DatasetFacts
     present: bool | None
 
 
@@ -92,10 +110,7 @@ class FetchRow:
 
 
 def measure(data: NodeGraph | GraphSet) -> Statistics:
-    """Return the sizes of a loaded benchmark."""
-    from geof.data.graph_sets import PackedGraphs
-    from geof.data.records import NodeGraph
-
+    """Return the sizes of a loaded dataset."""
     if isinstance(data, NodeGraph):
         graph = data.graph
         sizes = (1, graph.num_nodes, graph.num_edges, graph.num_features)
@@ -106,12 +121,12 @@ def measure(data: NodeGraph | GraphSet) -> Statistics:
     return Statistics(*sizes, classes=data.num_classes)
 
 
-def list_benchmarks(data_root: Path | str | None = None) -> list[ListRow]:
+def list_datasets(data_root: Path | str | None = None) -> list[ListRow]:
     """Return all datasets, with whether their files are there if a data root is known."""
     if not (data_root or os.environ.get("GEOF_DATA")):
-        return [ListRow(benchmark, None) for benchmark in CATALOGUE.values()]
+        return [ListRow(facts, None) for facts in CATALOGUE.values()]
     root = resolve_data_root(data_root)
-    return [ListRow(b, not _missing(b, root)) for b in CATALOGUE.values()]
+    return [ListRow(facts, not _missing(facts, root)) for facts in CATALOGUE.values()]
 
 
 def check(names: Iterable[str] = (), data_root: Path | str | None = None) -> list[CheckRow]:
@@ -122,7 +137,7 @@ def check(names: Iterable[str] = (), data_root: Path | str | None = None) -> lis
         data_root: Folder of raw files (default: ``GEOF_DATA``).
     """
     root = resolve_data_root(data_root)
-    return [_check(benchmark, root) for benchmark in _chosen(names)]
+    return [_check(facts, root) for facts in _chosen(names)]
 
 
 def prepare(
@@ -137,14 +152,12 @@ def prepare(
         data_root: Folder of raw files (default: ``GEOF_DATA``).
         on_done: Called after each.
     """
-    from geof.data.catalogue import load
-
     rows = []
-    for benchmark in _chosen(names):
+    for facts in _chosen(names):
         start = time.perf_counter()
-        data = load(benchmark.name, data_root=data_root)
+        data = catalogue.load(facts.name, data_root=data_root)
         seconds = time.perf_counter() - start
-        row = PrepareRow(benchmark.name, seconds, measure(data), data.notes, data.content_hash)
+        row = PrepareRow(facts.name, seconds, measure(data), data.notes, data.content_hash)
         rows.append(row)
         on_done(row)
     return rows
@@ -173,7 +186,7 @@ def fetch(
         if place:
             Path(place).expanduser().mkdir(parents=True, exist_ok=True)
         root = resolve_data_root(place)
-        return [_fetch(benchmark, root, force) for benchmark in chosen]
+        return [_fetch(facts, root, force) for facts in chosen]
     except OSError as error:
         raise DataError(
             f"Expected to write raw files below '{place}', but {error}. Check the path, the "
@@ -183,7 +196,7 @@ def fetch(
 
 @dataclass(frozen=True)
 class SplitRow:
-    """One of the ten splits of one of the eighteen settings."""
+    """One of the ten splits of one of the eighteen benchmarks."""
 
     dataset: str
     task: str
@@ -195,38 +208,28 @@ class SplitRow:
 def write_splits(
     names: Iterable[str], out: Path, data_root: Path | str | None = None
 ) -> list[SplitRow]:
-    """Write the ten splits of every setting of some datasets, with an index of their hashes.
+    """Write the ten splits of every benchmark of some datasets, with an index of their hashes.
 
     Args:
         names: Datasets (default: all).
         out: Folder to write to; ``splits.json`` in it lists what was written.
         data_root: Folder of raw files.
     """
-    from geof.data.catalogue import load
-    from geof.data.split_files import DatasetIdentity
-    from geof.io import write_json
-
     rows = []
-    for benchmark in _chosen(names):
-        data = load(benchmark.name, data_root=data_root)
+    for facts in _chosen(names):
+        data = catalogue.load(facts.name, data_root=data_root)
         identity = DatasetIdentity.of(data)
         for task, splits in _splits_of(data).items():
             for number, split in enumerate(splits):
-                file = f"{benchmark.name}-{task}-{number}.npz"
+                file = f"{facts.name}-{task}-{number}.npz"
                 split.save(out / file, identity)
-                rows.append(SplitRow(benchmark.name, task, number, split.hash, file))
+                rows.append(SplitRow(facts.name, task, number, split.hash, file))
     write_json(out / "splits.json", [dataclasses.asdict(row) for row in rows])
     return rows
 
 
 def _splits_of(data: NodeGraph | GraphSet) -> dict[str, Sequence[IndexSplit | LinkSplit]]:
     """Return the ten splits of each task the paper does with the data."""
-    import torch
-
-    from geof.data.link_splits import random_link_split
-    from geof.data.records import GraphSet
-    from geof.data.splits import SEEDS, random_node_split, stratified_folds
-
     if isinstance(data, GraphSet):
         labels = torch.cat([graph.y.view(-1) for graph in data.graphs])
         return {"graph": stratified_folds(labels, 0)}
@@ -243,28 +246,26 @@ def exit_code(rows: Sequence[CheckRow]) -> int:
     return int(any(row.status != "ok" for row in rows))
 
 
-def _chosen(names: Iterable[str]) -> list[Benchmark]:
+def _chosen(names: Iterable[str]) -> list[DatasetFacts]:
     chosen = [find(name) for name in names]
     return chosen or list(CATALOGUE.values())
 
 
-def _missing(benchmark: Benchmark, root: Path) -> list[RawFile]:
-    return [f for f in benchmark.files if not f.optional and not (root / f.path).is_file()]
+def _missing(facts: DatasetFacts, root: Path) -> list[RawFile]:
+    return [f for f in facts.files if not f.optional and not (root / f.path).is_file()]
 
 
-def _check(benchmark: Benchmark, root: Path) -> CheckRow:
-    from geof.data.catalogue import load
-
-    name = benchmark.name
-    if missing := _missing(benchmark, root):
+def _check(facts: DatasetFacts, root: Path) -> CheckRow:
+    name = facts.name
+    if missing := _missing(facts, root):
         paths = ", ".join(file.path for file in missing)
         return CheckRow(name, "missing", f"Missing: {paths}. Run 'geof data fetch {name}'.")
     try:
-        data = load(name, data_root=root, cache=False)
+        data = catalogue.load(name, data_root=root, cache=False)
     except GeofError as error:
         return CheckRow(name, "failed", str(error))
     measured, notes = measure(data), " ".join(data.notes)
-    differences = _differences(measured, benchmark.expected)
+    differences = _differences(measured, facts.expected)
     if not differences:
         return CheckRow(name, "ok", notes, measured)
     fallback = any(note.startswith("FALLBACK") for note in data.notes)
@@ -286,12 +287,10 @@ def _differences(measured: Statistics, expected: Statistics) -> list[tuple[str, 
 # Fetching -------------------------------------------------------------------------------------
 
 
-def _fetch(benchmark: Benchmark, root: Path, force: bool) -> FetchRow:
-    from geof.data.cache import file_digest
-
+def _fetch(facts: DatasetFacts, root: Path, force: bool) -> FetchRow:
     wanted = [
         file
-        for file in benchmark.files
+        for file in facts.files
         if force
         or not (root / file.path).is_file()
         or file.sha256 not in (None, file_digest(root / file.path))
@@ -299,22 +298,20 @@ def _fetch(benchmark: Benchmark, root: Path, force: bool) -> FetchRow:
     if wanted:
         staging = Path(tempfile.mkdtemp(dir=root, prefix=".fetch-"))
         try:
-            for url in benchmark.urls:
-                _download(url, benchmark, wanted, staging)
+            for url in facts.urls:
+                _download(url, facts, wanted, staging)
             for file in wanted:
-                _verify(benchmark, file, staging / Path(file.path).name)
+                _verify(facts, file, staging / Path(file.path).name)
             for file in wanted:
                 (root / file.path).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staging / Path(file.path).name, root / file.path)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    verified = sum(file.sha256 is not None for file in benchmark.files)
-    return FetchRow(benchmark.name, tuple(file.path for file in wanted), verified)
+    verified = sum(file.sha256 is not None for file in facts.files)
+    return FetchRow(facts.name, tuple(file.path for file in wanted), verified)
 
 
-def _download(url: str, benchmark: Benchmark, wanted: list[RawFile], staging: Path) -> None:
-    from torch_geometric.data import download_url
-
+def _download(url: str, facts: DatasetFacts, wanted: list[RawFile], staging: Path) -> None:
     names = {Path(file.path).name for file in wanted}
     archive = url.endswith(".zip")
     if not archive and url.rpartition("/")[2] not in names:
@@ -323,7 +320,7 @@ def _download(url: str, benchmark: Benchmark, wanted: list[RawFile], staging: Pa
         path = Path(download_url(url, str(staging), log=False))
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
         raise DataError(
-            f"Expected to download '{url}' for {benchmark.name}, but {error}. Check the "
+            f"Expected to download '{url}' for {facts.name}, but {error}. Check the "
             "connection, or put the files below --data-root by hand."
         ) from error
     if archive:
@@ -347,12 +344,10 @@ def _extract(archive: Path, url: str, names: set[str]) -> None:
     archive.unlink()
 
 
-def _verify(benchmark: Benchmark, file: RawFile, path: Path) -> None:
-    from geof.data.cache import file_digest
-
+def _verify(facts: DatasetFacts, file: RawFile, path: Path) -> None:
     def refuse(what: str) -> DataError:
         return DataError(
-            f"Expected {what} from the download of '{file.path}' of {benchmark.name}: it was cut "
+            f"Expected {what} from the download of '{file.path}' of {facts.name}: it was cut "
             "short or upstream has changed. Nothing was kept; run the command again."
         )
 

@@ -1,11 +1,31 @@
-"""What loading gives: one labelled graph, or a labelled set of graphs, with its provenance."""
+"""What loading gives, one labelled graph or a labelled set of graphs, and how it is built.
+
+Every reader gives these records. Edges become undirected, sorted, without repeats and self-loops;
+labels become class indices in sorted order, -1 where there is none; notes count what changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypedDict
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch_geometric.data import Data
+
+from geof.data.cache import content_hash
+from geof.draws import Integers
+from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
+
+EdgeColumns: TypeAlias = Literal["refuse", "ignore"]
+Features: TypeAlias = Tensor | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -61,3 +81,271 @@ class GraphSet:
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+
+class ReadOptions(TypedDict, total=False):
+    """What every reader lets the caller decide.
+
+    Attributes:
+        class_names: The classes of an earlier graph; labels must be among them, and their order
+            is kept. For prediction; by default the classes are the sorted labels.
+        edge_columns: ``"refuse"`` (default) raises on weights and features of edges, which the
+            model does not use; ``"ignore"`` drops them and says so in a note.
+        allow_singletons: Whether a class may have a single member, which no split can hold
+            (default: no).
+    """
+
+    class_names: Sequence[str]
+    edge_columns: EdgeColumns
+    allow_singletons: bool
+
+
+def node_graph(
+    name: str,
+    x: Tensor,
+    edge_index: Tensor,
+    y: Tensor,
+    class_names: tuple[str, ...],
+    node_ids: tuple[str, ...] | None,
+    notes: Sequence[str],
+    *,
+    directed: bool = True,
+) -> NodeGraph:
+    """Put a graph together: edges normalised, changes noted, content hashed."""
+    _check_ids(node_ids, x.size(0), "node")
+    edges, changed = undirected_edges(edge_index, x.size(0), directed=directed)
+    graph = Data(x=x, edge_index=edges, y=y)
+    digest = _hash_graphs([graph], class_names)
+    return NodeGraph(name, graph, class_names, node_ids, (*notes, *change_notes(changed)), digest)
+
+
+def graph_set(
+    name: str,
+    graphs: list[Data],
+    y: Tensor,
+    class_names: tuple[str, ...],
+    graph_ids: tuple[str, ...] | None,
+    notes: Sequence[str],
+) -> GraphSet:
+    """Put a set of graphs together; their edges are normalised already."""
+    if not graphs:
+        raise DataError(f"Expected at least one graph in '{name}' (got none).")
+    _check_ids(graph_ids, len(graphs), "graph")
+    for i, (graph, label) in enumerate(zip(graphs, y, strict=True)):
+        if graph.x.size(1) != graphs[0].x.size(1):
+            raise ShapeError(
+                f"Expected {graphs[0].x.size(1)} features in every graph (got {graph.x.size(1)} "
+                f"in graph {i})."
+            )
+        graph.y = label.reshape(1)
+    digest = _hash_graphs(graphs, class_names)
+    return GraphSet(name, graphs, class_names, graph_ids, tuple(notes), digest)
+
+
+def _check_ids(ids: tuple[str, ...] | None, count: int, what: str) -> None:
+    if ids is None:
+        return
+    if len(ids) != count:
+        raise ShapeError(f"Expected {count} {what} identifiers (got {len(ids)}).")
+    name, most = Counter(ids).most_common(1)[0] if ids else ("", 0)
+    if most > 1:
+        raise DataError(f"Expected different {what} identifiers (got {name!r} {most} times).")
+
+
+def _hash_graphs(graphs: Sequence[Data], class_names: Sequence[str]) -> str:
+    """Return a hash of features, edges, labels and the names of the classes."""
+    tensors = {"classes": torch.tensor(list(json.dumps(class_names).encode()), dtype=torch.uint8)}
+    for i, graph in enumerate(graphs):
+        for key, value in graph.to_dict().items():
+            pieces = [value]
+            if value.layout == torch.sparse_csr:
+                pieces = [value.crow_indices(), value.col_indices(), value.values()]
+            tensors |= {f"{i}/{key}/{value.shape}/{j}": p for j, p in enumerate(pieces)}
+    return content_hash(tensors)
+
+
+# Edges ----------------------------------------------------------------------------------------
+
+
+def undirected(source: Integers, target: Integers, num_nodes: int) -> tuple[Integers, Integers]:
+    """Return both directions of every edge once, sorted by source and target, without self-loops.
+
+    Returns:
+        The edges ``(2, E)`` and, for each, its place in the input; of repeats the first in the
+        same direction, and for an edge given in the other direction only, that one's.
+    """
+    place = np.arange(source.size)
+    ends = np.stack([np.append(source, target), np.append(target, source)])
+    place = np.append(place, place)
+    proper = ends[0] != ends[1]
+    ends, place = ends[:, proper], place[proper]
+    _, first = np.unique(ends[0] * num_nodes + ends[1], return_index=True)
+    return ends[:, first], place[first]
+
+
+def undirected_edges(
+    edge_index: Tensor, num_nodes: int, *, directed: bool = True
+) -> tuple[Tensor, Counter[str]]:
+    """Return both directions of every edge, sorted and once, and what was changed how often.
+
+    Args:
+        edge_index: The edges as given, ``(2, E)``.
+        num_nodes: Number of nodes.
+        directed: Whether an edge is expected in both directions (PyG), or once (tables).
+    """
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise ShapeError(f"Expected 'edge_index' of shape (2, E) (got {tuple(edge_index.shape)}).")
+    if edge_index.is_floating_point() or edge_index.is_complex():
+        raise DtypeError(f"Expected whole numbers in 'edge_index' (got {edge_index.dtype}).")
+    ends = edge_index.long().numpy()
+    wrong = ((ends < 0) | (ends >= num_nodes)).any(0)
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise DataError(
+            f"Expected edges between nodes 0 to {num_nodes - 1} (got "
+            f"{tuple(ends[:, first].tolist())} at position {first})."
+        )
+    kept = ends[:, ends[0] != ends[1]]
+    if not directed:
+        kept = np.sort(kept, axis=0)
+    given = np.unique(kept[0] * num_nodes + kept[1]).size
+    both = torch.from_numpy(undirected(kept[0], kept[1], num_nodes)[0])
+    changed = Counter({"self-loops removed": ends.shape[1] - kept.shape[1]})
+    changed["repeated edges merged"] = kept.shape[1] - given
+    if directed:
+        changed["edges given in one direction taken as undirected"] = both.size(1) - given
+    return both, changed
+
+
+def change_notes(changed: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each kind of change that happened."""
+    return [f"{count} {what}." for what, count in changed.items() if count]
+
+
+def edge_columns_note(names: Iterable[str], where: str, options: ReadOptions) -> list[str]:
+    """Refuse weights and features of edges, or note that they were dropped on request."""
+    policy = options.get("edge_columns", "refuse")
+    if policy not in ("refuse", "ignore"):
+        raise ConfigError(
+            f"Unknown edge_columns={policy!r}. " + nearest(policy, ("refuse", "ignore"))
+        )
+    listed = ", ".join(map(repr, sorted(names)))
+    if listed and policy == "refuse":
+        raise DataError(
+            f"Expected edges without weights or features in {where} (got {listed}): the model does "
+            "not use them yet. Drop them explicitly with edge_columns='ignore' "
+            "(--edge-columns ignore)."
+        )
+    return [f"Edge columns ignored on request: {listed}."] if listed else []
+
+
+# Labels ---------------------------------------------------------------------------------------
+
+
+def index_labels(
+    labels: NDArray[Any] | None, count: int, options: ReadOptions, names: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...], list[str]]:
+    """Return class indices, class names and notes.
+
+    Args:
+        labels: Strings (blank: none), whole numbers (-1: none) or floats (NaN: none).
+        count: How many there must be.
+        options: The caller's ``class_names`` and ``allow_singletons``.
+        names: The classes in the source's own order, where it says so.
+    """
+    known = tuple(options.get("class_names", ()))
+    if labels is None:
+        return torch.full((count,), -1), known, []
+    if labels.shape not in ((count,), (count, 1)):
+        raise ShapeError(f"Expected {count} labels (got shape {labels.shape}).")
+    values, inverse = np.unique(labels.reshape(-1), return_inverse=True)
+    texts = [label_text(value) for value in values.tolist()]
+    names = known or tuple(names) or class_names_of(texts)
+    if not known and len(names) == 1 and -1 in values.tolist():
+        raise DataError(
+            f"Expected classes 0, 1, ... with -1 for unlabelled (got only -1 and {names[0]}). If "
+            "-1 is a class, give the labels as 0 and 1."
+        )
+    for text in texts:
+        if text and text not in names:
+            raise DataError(f"Expected a known class (got {text!r}). " + nearest(text, names))
+    index = {name: i for i, name in enumerate(names)}
+    codes = torch.tensor([index.get(text, -1) for text in texts], dtype=torch.long)
+    y = codes[torch.from_numpy(inverse)]
+    if not known:
+        require_members(y, names, options.get("allow_singletons", False))
+    unlabelled = int((y < 0).sum())
+    return y, names, [f"{unlabelled} of {count} without a label."] if unlabelled else []
+
+
+def class_names_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the different labels in order, whole numbers by size; blank ones are no label."""
+    names = {label for label in labels if label.strip()}
+    if all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+def require_members(y: Tensor, names: Sequence[str], allowed: bool, where: str = "") -> None:
+    """Refuse a class with a single member, unless allowed."""
+    counts = torch.bincount(y[y >= 0], minlength=len(names))
+    lonely = [name for name, count in zip(names, counts.tolist(), strict=True) if count == 1]
+    if lonely and not allowed:
+        raise DataError(
+            f"Expected at least two members in every class (got one in {lonely[0]!r}{where}"
+            + (f" and {len(lonely) - 1} other classes" if len(lonely) > 1 else "")
+            + "): no split can hold it. Merge or unlabel it, or pass allow_singletons=True."
+        )
+
+
+def label_text(value: Any) -> str:
+    """Return a label as text; a whole number without its point."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str):
+        return value if value.strip() else ""
+    if value is None or value == -1 or value != value:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, int | float) or value < 0 or value != value // 1:
+        raise DataError(f"Expected text or 0, 1, ... as labels, -1 for none (got {value!r}).")
+    return str(int(value))
+
+
+# Features -------------------------------------------------------------------------------------
+
+
+def finite_features(x: Features, where: str) -> Tensor:
+    """Return finite float32 features, ``(n, d)``, dense or CSR."""
+    if isinstance(x, np.ndarray):
+        if x.dtype.kind not in "biuf":
+            raise DtypeError(f"Expected numbers as features in {where} (got {x.dtype}).")
+        with np.errstate(over="ignore"):  # refused below, with its place
+            x = torch.from_numpy(x.astype(np.float32))
+    if x.dim() != 2 or not x.size(0):
+        raise ShapeError(
+            f"Expected features of shape (nodes, d) in {where} (got {tuple(x.shape)})."
+        )
+    if x.is_complex():
+        raise DtypeError(f"Expected real features in {where} (got {x.dtype}).")
+    x = (x.to_sparse_csr() if x.layout == torch.sparse_coo else x).detach().cpu().float()
+    finite = torch.isfinite(x.values() if x.layout == torch.sparse_csr else x)
+    if not finite.all():
+        dense = ~torch.isfinite(x.to_dense())
+        row, column = dense.nonzero()[0].tolist()
+        raise DataError(
+            f"Expected finite features in {where} (got {float(x.to_dense()[row, column])} at node "
+            f"{row}, column {column}). Correct or leave out what is missing."
+        )
+    return x
+
+
+def sparse_features(
+    row_pointer: Tensor, column: Tensor, value: Tensor, shape: list[int] | tuple[int, ...]
+) -> Tensor:
+    """Return features as a sparse CSR tensor with int64 indices, every index checked."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            row_pointer.long(), column.long(), value, shape, check_invariants=True
+        )

@@ -13,10 +13,15 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from geof.data.assembly import EdgeColumns, edge_columns_note, node_graph, require_members
 from geof.data.columns import ColumnEncoder, Kind, Missing
-from geof.data.records import NodeGraph
-from geof.data.table_files import File, Table, read_table, unique_cells
+from geof.data.files import File, Table, read_table, unique_cells
+from geof.data.records import (
+    EdgeColumns,
+    NodeGraph,
+    edge_columns_note,
+    node_graph,
+    require_members,
+)
 from geof.errors import ConfigError, DataError, ShapeError
 
 

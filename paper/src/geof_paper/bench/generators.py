@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.data.draws import Integers, sorted_unique
 from geof.data.graph_sets import PackedGraphs
-from geof.data.raw_files import undirected
+from geof.data.records import undirected
+from geof.draws import Integers, sorted_unique
 from geof.errors import ConfigError
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from geof.data.catalogue import find, load
-from geof.data.draws import raw_permutation, raw_stream
 from geof.data.graph_sets import PackedGraphs
-from geof.data.provision import list_benchmarks
+from geof.data.provision import list_datasets
 from geof.data.records import GraphSet
-from geof.data.signatures import SignatureSettings
+from geof.data.signatures import SignatureConfig
+from geof.draws import raw_permutation, raw_stream
 from geof_paper.bench.catalogue import BATCH_SIZE, Shape, Sizes, Workload
 from geof_paper.bench.generators import molecules, skewed_edges, sparse_rows
 
@@ -26,7 +26,7 @@ Source: TypeAlias = Literal["real", "generated"]
 Origin: TypeAlias = tuple[str | None, Source]
 """Benchmark and source."""
 
-SIGNATURE_CHANNELS = 1 + SignatureSettings().walk_length
+SIGNATURE_CHANNELS = 1 + SignatureConfig().walk_length
 """The width ``geof train`` uses. The values are drawn: no model's time depends on them."""
 
 
@@ -145,8 +145,8 @@ def build_problem(
 
 
 def _is_there(benchmark: str, data_root: str) -> bool:
-    rows = list_benchmarks(data_root)
-    return any(row.present is True for row in rows if row.benchmark.name == benchmark)
+    rows = list_datasets(data_root)
+    return any(row.present is True for row in rows if row.dataset.name == benchmark)
 
 
 def _real(benchmark: str, data_root: str) -> tuple[Data | PackedGraphs, int]:

@@ -1,18 +1,129 @@
-"""Tables on disk, CSV or Parquet, as text cells that know where they stand."""
+"""Reading files that may be missing, broken or not what they should be.
+
+Raw files of the benchmarks are compared with their checksums and read as numbers; tables of a
+user, CSV or Parquet, are read as text cells that know where they stand. Whatever is wrong raises a
+:class:`~geof.errors.DataError` that names the file and, where there is one, the line.
+"""
 
 from __future__ import annotations
 
 import csv
+import gzip
+import hashlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+import pickle
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from geof.data.catalogue import DatasetFacts
+from geof.draws import Integers
 from geof.errors import DataError, nearest
 
 File: TypeAlias = str | PathLike[str]
+
+
+# Raw files ------------------------------------------------------------------------------------
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def raw_digests(facts: DatasetFacts, root: Path) -> dict[str, str]:
+    """Return the digest of every raw file that is there, by its path below the root.
+
+    Raises:
+        DataError: If a required file is missing, unreadable or not upstream's. The
+            loader decides about a wrong optional file.
+    """
+    digests = {}
+    for file in facts.files:
+        path = root / file.path
+        if file.optional and not path.exists():
+            continue
+        if not path.is_file():
+            what = "something else there" if path.exists() else "nothing there"
+            raise DataError(
+                f"Expected the file '{path}' of {facts.name} (got {what}). Run 'geof data "
+                f"fetch {facts.name}' or correct --data-root."
+            )
+        try:
+            digest = file_digest(path)
+        except OSError as error:
+            raise DataError(
+                f"Expected to read '{path}', but {error.strerror or error}. Check its permissions."
+            ) from error
+        if file.sha256 not in (None, digest) and not file.optional:
+            raise DataError(
+                f"Expected '{path}' to have the SHA-256 {file.sha256} (got {digest}): it is "
+                f"truncated or altered. Delete it and run 'geof data fetch {facts.name}'."
+            )
+        digests[file.path] = digest
+    return digests
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a broken file makes a reader raise into a :class:`DataError` that names it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(
+            f"Expected to read '{path}', but it is truncated or not in the expected format "
+            f"({type(error).__name__}: {error}). Fetch it again."
+        ) from error
+
+
+def require_indices(path: Path, values: Integers, limit: int, what: str) -> None:
+    """Raise :class:`DataError` unless all ``values`` are in ``[0, limit)``."""
+    wrong = np.flatnonzero((values < 0) | (values >= limit))
+    if wrong.size:
+        raise DataError(
+            f"Expected every {what} in '{path}' to be in [0, {limit}) (got "
+            f"{values[wrong[0]]} at position {wrong[0]}, and {wrong.size} such in all). Fetch "
+            "the file again."
+        )
+
+
+def read_numbers(path: Path, columns: int | None = None, dtype: Any = np.int64) -> NDArray[Any]:
+    """Read a comma-separated table of numbers, gzipped or not, as a matrix."""
+    with reading(path), _open_text(path) as file:
+        table = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
+    if columns not in (None, table.shape[1]):
+        raise DataError(
+            f"Expected {columns} columns in '{path}' (got {table.shape[1]}). Fetch it again."
+        )
+    return table
+
+
+def _open_text(path: Path) -> IO[str]:
+    return gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8")
+
+
+# Tables ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,77 @@
-"""Tables of SMILES. A stub takes the place of RDKit: one atom per letter, a chain of bonds."""
+"""Molecules from SMILES. For tables a stub stands in for RDKit: an atom per letter, in a chain."""
 
 from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from geof.data.molecules_table import read_molecules
+from geof.data.molecules import ATOM_SIZES, BOND_SIZES, parse_smiles, read_molecules
 from geof.errors import ConfigError, DataError
+
+has_rdkit = importlib.util.find_spec("rdkit") is not None
+needs_rdkit = pytest.mark.skipif(not has_rdkit, reason="RDKit is not installed")
+
+# Metals, charges, radicals, isotopes, chirality, stereo bonds, rings, salts, a dummy atom.
+SMILES = [
+    "Cl[C@H](/C=C/C)Br",
+    "F/C=C\\F",
+    "O=C([O-])c1ccccc1.[Na+]",
+    "[Pt](Cl)(Cl)([NH3])[NH3]",
+    "C[C@@H](N)C(=O)O",
+    "[CH3]",
+    "[2H]O[2H]",
+    "[U]",
+    "*CC",
+    "S(F)(F)(F)(F)(F)F",
+    "N#N",
+    "[Al+3]",
+    "C",
+    "CC=C(C)Cl",
+    "[Fe+6]",
+    "[Os+8]",
+    "[C-6]",
+]
+
+
+def ogb_features():
+    """Load OGB's file by itself: importing the package asks the network for its version."""
+    spec = importlib.util.find_spec("ogb")
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip("ogb is not installed")
+    path = Path(spec.submodule_search_locations[0]) / "utils" / "features.py"
+    features = importlib.util.spec_from_file_location("ogb_features", path)
+    module = importlib.util.module_from_spec(features)
+    features.loader.exec_module(module)
+    return module
+
+
+@needs_rdkit
+def test_codes_equal_those_of_ogb():
+    from rdkit import Chem
+
+    ogb = ogb_features()
+    assert tuple(ogb.get_atom_feature_dims()) == ATOM_SIZES
+    assert tuple(ogb.get_bond_feature_dims()) == BOND_SIZES
+    for smiles in SMILES:
+        molecule, parsed = Chem.MolFromSmiles(smiles), parse_smiles(smiles)
+        atoms = [ogb.atom_to_feature_vector(atom) for atom in molecule.GetAtoms()]
+        bonds = [ogb.bond_to_feature_vector(bond) for bond in molecule.GetBonds()]
+        assert parsed.atoms.tolist() == atoms, smiles
+        assert parsed.bond_codes.tolist() == bonds, smiles
+
+
+@needs_rdkit
+@pytest.mark.parametrize("smiles", ["C1CC", "c1cccc1", "", "hello"])
+def test_what_cannot_be_parsed_is_none_and_silent(smiles, capfd):
+    assert parse_smiles(smiles) is None
+    assert capfd.readouterr().err == ""
+
+
+# Tables ---------------------------------------------------------------------------------------
 
 TABLE = """name,smiles,active,mass
 one,CC,1,30
@@ -32,7 +96,7 @@ def chain(smiles: str) -> Data | None:
 @pytest.fixture(autouse=True)
 def stub(monkeypatch):
     """Letters in a chain instead of chemistry: the table is what is tested here."""
-    monkeypatch.setattr("geof.data.molecules_table.molecule_graph", chain)
+    monkeypatch.setattr("geof.data.molecules.molecule_graph", chain)
 
 
 @pytest.fixture
