@@ -1,4 +1,4 @@
-"""The ten splits of all eighteen settings, the same on every machine."""
+"""The ten splits of all eighteen benchmarks, the same on every machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_written_can_be_read_again(tmp_path, monkeypatch):
     assert len({row.hash for row in rows}) == 30
 
 
-def test_the_published_index_has_all_eighteen_settings():
+def test_the_published_index_has_all_eighteen_benchmarks():
     index = json.loads(PUBLISHED.read_text())
     wanted = {
         f"{name}/{task}"

@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -84,26 +85,50 @@ def test_the_twelve_are_there_in_the_papers_order():
     assert [name for name, b in CATALOGUE.items() if b.is_node_graph] == nodes
 
 
-@pytest.mark.parametrize("benchmark", CATALOGUE.values(), ids=CATALOGUE)
-def test_statistics_equal_the_papers_or_the_difference_is_explained(benchmark):
-    expected, paper = benchmark.expected, benchmark.paper
+class PaperRow(NamedTuple):
+    graphs: int
+    nodes: float
+    edges: float
+    classes: int
+
+
+PAPER = {
+    "CiteSeer": PaperRow(1, 3_327, 9_104, 6),
+    "PubMed": PaperRow(1, 19_717, 88_648, 3),
+    "CS": PaperRow(1, 18_333, 163_788, 15),
+    "Physics": PaperRow(1, 34_493, 495_924, 5),
+    "Photo": PaperRow(1, 7_650, 238_162, 8),
+    "Computers": PaperRow(1, 13_752, 491_722, 10),
+    "PROTEINS": PaperRow(1_113, 39.10, 72.80, 2),
+    "NCI1": PaperRow(4_110, 29.87, 32.30, 2),
+    "Mutagenicity": PaperRow(4_337, 30.32, 30.77, 2),
+    "FRANKENSTEIN": PaperRow(4_337, 16.90, 17.88, 2),
+    "BBBP": PaperRow(2_050, 23.90, 51.60, 2),
+    "ogbg-molhiv": PaperRow(41_127, 25.50, 27.50, 2),
+}
+"""The paper's table of datasets as printed, averages per graph."""
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_statistics_equal_the_papers_or_the_difference_is_explained(name):
+    expected, paper = CATALOGUE[name].expected, PAPER[name]
     assert expected.classes == paper.classes
     ours = (expected.graphs, expected.nodes / expected.graphs, expected.edges / expected.graphs)
     equal = ours == (paper.graphs, paper.nodes, paper.edges)
-    assert equal == (benchmark.difference == "")
+    assert equal == (CATALOGUE[name].difference == "")
 
 
 @pytest.mark.parametrize(
     "name", ["PROTEINS", "NCI1", "Mutagenicity", "FRANKENSTEIN", "ogbg-molhiv"]
 )
 def test_the_paper_counts_undirected_edges_of_graph_sets_once(name):
-    expected, paper = CATALOGUE[name].expected, CATALOGUE[name].paper
+    expected, paper = CATALOGUE[name].expected, PAPER[name]
     assert expected.nodes / expected.graphs == pytest.approx(paper.nodes, abs=0.05)
     assert expected.edges / expected.graphs / 2 == pytest.approx(paper.edges, abs=0.05)
 
 
 def test_the_papers_bbbp_averages_divide_by_all_rows():
-    expected, paper = CATALOGUE["BBBP"].expected, CATALOGUE["BBBP"].paper
+    expected, paper = CATALOGUE["BBBP"].expected, PAPER["BBBP"]
     assert expected.nodes / paper.graphs == pytest.approx(paper.nodes, abs=0.05)
     assert expected.edges / paper.graphs == pytest.approx(paper.edges, abs=0.05)
     assert expected.graphs + 11 == paper.graphs == CATALOGUE["BBBP"].files[0].rows

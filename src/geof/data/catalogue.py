@@ -61,16 +61,6 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class PaperRow:
-    """A row of the paper's dataset table as printed, averages per graph."""
-
-    graphs: int
-    nodes: float
-    edges: float
-    classes: int
-
-
-@dataclass(frozen=True)
 class DatasetFacts:
     """The facts of one dataset.
 
@@ -83,13 +73,12 @@ class DatasetFacts:
         files: The raw files; other files in the folder are left alone.
         urls: What :func:`geof.data.provision.fetch` downloads: the addresses PyG and OGB use.
         expected: Sizes we measured on the real files.
-        paper: Sizes the paper prints.
-        difference: Why the two differ; empty where they agree.
         features: What the columns of ``x`` are.
         checksums: What the checksums cover, and why some files have none.
         licence: Of the repository or collection that publishes the data, where it states one.
         source: Where the data come from.
         class_names: In the order of the sorted raw labels; empty to use the raw labels.
+        difference: Why the sizes differ from those the paper prints; empty where they agree.
     """
 
     name: str
@@ -100,13 +89,12 @@ class DatasetFacts:
     files: tuple[RawFile, ...]
     urls: tuple[str, ...]
     expected: Statistics
-    paper: PaperRow
-    difference: str
     features: str
     checksums: str
     licence: str
     source: str
     class_names: tuple[str, ...] = ()
+    difference: str = ""
 
     @property
     def is_node_graph(self) -> bool:
@@ -134,8 +122,6 @@ def _planetoid(
         files=tuple(RawFile(f"{name}/raw/{names[p]}", sha) for p, sha in digests.items()),
         urls=tuple(f"{_PLANETOID_URL}/{file}" for file in names.values()),
         expected=expected,
-        paper=PaperRow(1, expected.nodes, expected.edges, expected.classes),
-        difference="",
         features=features,
         checksums="all files (git blobs of kimiyoung/planetoid, commit af6abf468a77)",
         licence="MIT",
@@ -153,8 +139,6 @@ def _npz(name: str, file: str, expected: Statistics, features: str) -> DatasetFa
         files=(RawFile(f"{name}/raw/{file}"),),
         urls=(f"{_SHCHUR_URL}/{file}",),
         expected=expected,
-        paper=PaperRow(1, expected.nodes, expected.edges, expected.classes),
-        difference="",
         features=features,
         checksums="none: measured on a re-packed archive with upstream's keys and values, whose "
         "bytes are not upstream's",
@@ -167,7 +151,6 @@ def _tu(
     name: str,
     digests: Mapping[str, str | None],
     expected: Statistics,
-    paper: PaperRow,
     features: str,
     difference: str,
     checksums: str = "all files (equal copies of the TUDataset collection in two repositories)",
@@ -185,7 +168,6 @@ def _tu(
         ),
         urls=(f"{_TU_URL}/{name}.zip",),
         expected=expected,
-        paper=paper,
         difference=difference,
         features=features,
         checksums=checksums,
@@ -283,7 +265,6 @@ CATALOGUE: dict[str, DatasetFacts] = {
             "PROTEINS",
             _PROTEINS,
             Statistics(1_113, 43_471, 162_088, 3, 2),
-            PaperRow(1_113, 39.10, 72.80, 2),
             "one-hot of the 3 node labels, PyG's default; the one real-valued attribute of the "
             "collection (node_attributes) is not used",
             f"{_HALF} (145.63 = 2 x 72.82), and prints 39.06 and 72.82 to one decimal.",
@@ -292,7 +273,6 @@ CATALOGUE: dict[str, DatasetFacts] = {
             "NCI1",
             _NCI1,
             Statistics(4_110, 122_747, 265_506, 37, 2),
-            PaperRow(4_110, 29.87, 32.30, 2),
             "one-hot of the 37 node labels",
             f"{_HALF} (64.60 = 2 x 32.30).",
         ),
@@ -300,7 +280,6 @@ CATALOGUE: dict[str, DatasetFacts] = {
             "Mutagenicity",
             _MUTAGENICITY,
             Statistics(4_337, 131_488, 266_894, 14, 2),
-            PaperRow(4_337, 30.32, 30.77, 2),
             "one-hot of the 14 atom kinds; 'edge_attr' is the bond label",
             f"{_HALF} (61.54 = 2 x 30.77).",
             class_names=("mutagen", "nonmutagen"),
@@ -309,7 +288,6 @@ CATALOGUE: dict[str, DatasetFacts] = {
             "FRANKENSTEIN",
             _FRANKENSTEIN,
             Statistics(4_337, 73_283, 155_068, 780, 2),
-            PaperRow(4_337, 16.90, 17.88, 2),
             "780 real-valued attributes; without their file, one-hot degrees",
             f"{_HALF} (35.75 = 2 x 17.88).",
             checksums="A, graph_labels and node_attributes (161,012,686 bytes, from a git-lfs "
@@ -324,7 +302,6 @@ CATALOGUE: dict[str, DatasetFacts] = {
             files=(RawFile("bbbp/raw/BBBP.csv", rows=2_050),),
             urls=(f"{_DEEPCHEM_URL}/BBBP.csv",),
             expected=Statistics(2_039, 49_068, 105_842, 174, 2),
-            paper=PaperRow(2_050, 23.90, 51.60, 2),
             difference="The file has 2,050 rows; RDKit (2026.9) cannot parse 11 of them (rows 59, "
             "61, 391, 614, 642, 645-649 and 685, from 0), which leaves 2,039 graphs with 24.06 "
             "atoms on average. The paper's averages divide by all 2,050 (49,068 / 2,050 = 23.94, "
@@ -350,7 +327,6 @@ CATALOGUE: dict[str, DatasetFacts] = {
             ),
             urls=(f"{_OGB_URL}/hiv.zip",),
             expected=Statistics(41_127, 1_049_163, 2_259_376, 174, 2),
-            paper=PaperRow(41_127, 25.50, 27.50, 2),
             difference=f"{_HALF} (54.94 = 2 x 27.47), and prints 25.51 and 27.47 to one decimal.",
             features=f"{_ATOMS}; 'edge_attr' is OGB's three bond features",
             checksums="none: measured on files derived anew from MoleculeNet's HIV.csv, equal to "

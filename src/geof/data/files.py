@@ -44,8 +44,8 @@ def raw_digests(facts: DatasetFacts, root: Path) -> dict[str, str]:
     """Return the digest of every raw file that is there, by its path below the root.
 
     Raises:
-        DataError: If a required file is missing, unreadable or not upstream's. The
-            loader decides about a wrong optional file.
+        DataError: If a required file is missing, unreadable or not upstream's. The loader
+            decides about a wrong optional file.
     """
     digests = {}
     for file in facts.files:

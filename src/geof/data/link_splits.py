@@ -362,9 +362,9 @@ def _refuse_common(
 ) -> None:
     common = codes[_contains(other_codes, codes)]
     if len(common):
-        lower, higher = divmod(int(common[0]), num_nodes)
+        pair = divmod(int(common[0]), num_nodes)
         raise LeakError(
-            f"Expected {name} to share no pair with {other}, but ({lower}, {higher}) is in both "
+            f"Expected {name} to share no pair with {other}, but {pair} is in both "
             f"({len(common)} in all). Draw the split again with random_link_split."
         )
 
@@ -372,10 +372,10 @@ def _refuse_common(
 def _require_training_edges(role: str, present: Integers, train: Integers, n: int) -> None:
     foreign = present[~_contains(train, present)]
     if len(foreign):
-        lower, higher = divmod(int(foreign[0]), n)
+        pair = divmod(int(foreign[0]), n)
         raise LeakError(
-            f"Expected only training edges among the {role} edges, but ({lower}, {higher}) is not "
-            f"one ({len(foreign)} such pairs). Use split.message_edges."
+            f"Expected only training edges among the {role} edges, but {pair} is not one "
+            f"({len(foreign)} such pairs). Use split.message_edges."
         )
 
 
@@ -396,8 +396,8 @@ def _require_same_graph(positives: Integers, true: Integers, num_nodes: int) -> 
     given = np.sort(positives)
     strange = np.concatenate([given[~_contains(true, given)], true[~_contains(given, true)]])
     if len(strange):
-        lower, higher = divmod(int(strange[0]), num_nodes)
+        pair = divmod(int(strange[0]), num_nodes)
         raise DataError(
-            f"Expected a split of exactly these true edges, but ({lower}, {higher}) is in one and "
+            f"Expected a split of exactly these true edges, but {pair} is in one and "
             f"not in the other ({len(strange)} in all). The split belongs to another graph."
         )

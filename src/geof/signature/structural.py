@@ -33,6 +33,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
+from geof.kernels.neighbourhood import check_edge_index
 from geof.signature.return_probabilities import (
     Floats,
     Integers,
@@ -127,13 +128,13 @@ def structural_signature(
         DtypeError: If ``edge_index`` or ``batch`` has the wrong dtype.
         DataError: If an index is out of range, an edge lacks its reverse or joins two graphs
             of the batch, or the exact work exceeds ``max_work``.
-        ConfigError: If a setting is unknown or out of range.
+        ConfigError: If an option is unknown or out of range.
 
     >>> triangle = torch.tensor([[0, 1, 1, 2, 2, 0], [1, 0, 2, 1, 0, 2]])
     >>> structural_signature(triangle, num_nodes=3, walk_length=4).values[0]
     tensor([1.0000, 0.0000, 0.5000, 0.2500, 0.3750])
     """
-    _check_settings(walk_length, degree, method, probes, seed, memory_bytes, dtype)
+    _check_options(walk_length, degree, method, probes, seed, memory_bytes, dtype)
     adjacency = _simple_adjacency(edge_index, num_nodes)
     graph = _graph_of_node(batch, adjacency)
 
@@ -184,7 +185,7 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
         memory_bytes: int = 2**29,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        _check_settings(walk_length, degree, method, probes, seed, memory_bytes, dtype)
+        _check_options(walk_length, degree, method, probes, seed, memory_bytes, dtype)
         self.walk_length, self.degree, self.method = walk_length, degree, method
         self.probes, self.seed = probes, seed
         self.max_work, self.memory_bytes, self.dtype = max_work, memory_bytes, dtype
@@ -211,7 +212,8 @@ class AddStructuralSignature(BaseTransform):  # type: ignore[misc]  # PyG ships 
 
 def _simple_adjacency(edge_index: Tensor, num_nodes: int) -> csr_array:
     """Return the symmetric adjacency without self-loops and duplicates, or say what is wrong."""
-    _check_edge_index(edge_index, num_nodes)
+    _require_integer("num_nodes", num_nodes, at_least=0)
+    check_edge_index(edge_index, num_nodes)
     source, target = edge_index.detach().cpu().numpy()
     keep = source != target
     edges = (source[keep], target[keep])
@@ -256,7 +258,7 @@ def _normalised_degree(adjacency: csr_array, graph: Integers, scale: Degree) -> 
     return np.divide(degree, largest[graph], out=np.zeros_like(degree), where=degree > 0)
 
 
-def _check_settings(
+def _check_options(
     walk_length: int,
     degree: str,
     method: str,
@@ -273,24 +275,6 @@ def _check_settings(
     _require_choice("method", method, get_args(Method))
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ConfigError(f"Expected 'dtype' to be a floating dtype (got {dtype}).")
-
-
-def _check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
-    _require_integer("num_nodes", num_nodes, at_least=0)
-    _require_int64("edge_index", edge_index)
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise ShapeError(
-            "Expected 'edge_index' to have shape (2, E), sources above targets "
-            f"(got {tuple(edge_index.shape)})."
-        )
-    if edge_index.numel() == 0:
-        return
-    low, high = (int(bound) for bound in edge_index.aminmax())
-    if low < 0 or high >= num_nodes:
-        raise DataError(
-            f"Expected 'edge_index' to hold indices below num_nodes={num_nodes} and none below 0 "
-            f"(got {low} to {high}). Renumber the nodes or correct 'num_nodes'."
-        )
 
 
 def _require_int64(name: str, value: object) -> None:
