@@ -1,43 +1,44 @@
-"""Cells of a table of results: one run each, found again by what it is made of."""
+"""Rows of a table of results and their cells: one run each, found again by what decides it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
 from geof.methods.interface import TaskKind
-from geof.methods.presets import load_preset
-from geof.training import Plan
-from geof.yaml_options import merge, parse_words
-from geof_paper.grid.provenance import code_digest
+from geof.training.config import RENAMED, RUN_KEYS, RunConfig
+from geof.yaml_files import parse_words
 from geof_paper.studies.compared import COMPARED
 
-SETTINGS: tuple[tuple[TaskKind, str], ...] = (
-    *(("node", name) for name, b in CATALOGUE.items() if "node classification" in b.tasks),
-    *(("link", name) for name, b in CATALOGUE.items() if "link prediction" in b.tasks),
-    *(("graph", name) for name, b in CATALOGUE.items() if "graph classification" in b.tasks),
-)
-"""The paper's eighteen settings: task and dataset."""
+Benchmark: TypeAlias = tuple[TaskKind, str]
+"""A task on a dataset."""
 
-METHODS = tuple((method.encoder, method.preset) for method in COMPARED)
-"""Encoder and preset of every compared method."""
+BENCHMARKS: tuple[Benchmark, ...] = (
+    *(("node", name) for name, facts in CATALOGUE.items() if "node classification" in facts.tasks),
+    *(("link", name) for name, facts in CATALOGUE.items() if "link prediction" in facts.tasks),
+    *(("graph", name) for name, f in CATALOGUE.items() if "graph classification" in f.tasks),
+)
+"""The paper's eighteen benchmarks."""
+
+METHODS = tuple((compared.method, compared.preset) for compared in COMPARED)
+"""Name and preset of every compared method."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a method on a setting.
+    """One row of a table: a method on a benchmark.
 
     Attributes:
         task: Node, link or graph.
-        dataset: A benchmark.
-        encoder: Which encoder.
+        dataset: Its name.
+        method: What is trained.
         preset: Which preset of it.
         changes: ``KEY=VALUE`` words over the preset; none for a plain result.
         study: The study the changes belong to, declared beforehand: its test parts are read like
@@ -47,32 +48,41 @@ class Row:
 
     task: TaskKind
     dataset: str
-    encoder: str
+    method: str
     preset: str
     changes: tuple[str, ...] = ()
     study: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", tuple(map(_present_spelling, self.changes)))
 
     @property
     def reads_test(self) -> bool:
         """Whether runs of this row read the test part, once, at the chosen epoch."""
         return self.study is not None or not self.changes
 
-    def plan(self, split: str) -> Plan:
-        """Return the plan of this row on a split."""
-        preset = load_preset(self.encoder, self.preset, self.task, self.dataset)
-        return Plan.from_tree(
-            merge(preset, parse_words(self.changes)),
-            task=self.task,
-            encoder=self.encoder,
-            preset=self.preset,
-            split=split,
+    @property
+    def benchmark(self) -> Benchmark:
+        """Task and dataset."""
+        return (self.task, self.dataset)
+
+    def config(self, split: str) -> RunConfig:
+        """Return everything that decides this row's run on a split.
+
+        Raises:
+            ConfigError: For an unknown method, preset or option, naming the nearest.
+        """
+        about = {"method": self.method, "task": self.task, "preset": self.preset, "split": split}
+        parsed = RunConfig.parse(
+            {**about, "data": {"dataset": self.dataset}}, parse_words(self.changes)
         )
+        return replace(parsed, read_test=self.reads_test)
 
     @property
     def name(self) -> str:
         """A short name that is good for a file."""
         changes = "".join(f"+{_slug(word)}" for word in self.changes)
-        return f"{self.task}-{self.dataset}-{self.encoder}-{self.preset}{changes}"
+        return f"{self.task}-{self.dataset}-{self.method}-{self.preset}{changes}"
 
     def command(self, splits: str) -> str:
         """Return the command that makes this row."""
@@ -84,7 +94,7 @@ class Row:
         words = "".join(f" {word}" for word in self.changes)
         return (
             f"geof results run --tasks {self.task} --datasets {self.dataset} --methods "
-            f"{self.encoder}:{self.preset} --splits {splits}{words}"
+            f"{self.method}:{self.preset} --splits {splits}{words}"
         )
 
 
@@ -95,22 +105,43 @@ class Cell:
     row: Row
     split: str
 
+    @cached_property
+    def config(self) -> RunConfig:
+        """Everything that decides its run."""
+        return self.row.config(self.split)
+
     @property
-    def code(self) -> str:
-        """The digest of the code that trains it."""
-        return code_digest(self.row.encoder)
+    def revision(self) -> int:
+        """The revision of the method that trains it."""
+        return self.config.revision
 
     def folder(self, work: Path) -> Path:
-        """Return the run folder: another one as soon as a setting or the code differs."""
-        row = self.row
-        parts = [*map(json.dumps, (row.dataset, row.encoder)), self._settings]
-        parts += map(json.dumps, (self.code, row.reads_test))
-        digest = hashlib.sha256(f"[{', '.join(parts)}]".encode()).hexdigest()[:10]
-        return work / row.name / f"split-{self.split}-{digest}"
+        """Return the run folder: another one as soon as an option or the revision differs."""
+        return work / self.row.name / f"split-{self.split}-{self._digest}"
 
     @cached_property
-    def _settings(self) -> str:
-        return json.dumps(without_nones(self.row.plan(self.split).tree()), sort_keys=True)
+    def _digest(self) -> str:
+        parts = [self.revision, self.row.reads_test, changed_options(self.config)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def changed_options(config: RunConfig) -> dict[str, Any]:
+    """Return the options of a config that differ from the defaults of the code.
+
+    With the method, the task and the dataset they decide a run: :func:`config_of` makes the config
+    again. An option that is added to the code later, with a default that changes nothing, does not
+    make another run of it; a default that changes numbers moves the method's canaries.
+    """
+    bare = RunConfig.parse({"method": config.method, "task": config.task, "preset": "none"})
+    found = json.loads(json.dumps(_difference(_options(config), _options(bare))))
+    assert isinstance(found, dict)
+    return found
+
+
+def config_of(method: str, task: str, dataset: str, options: dict[str, Any]) -> RunConfig:
+    """Return the config that :func:`changed_options` was told of, apart from preset and split."""
+    about = {"method": method, "task": task, "preset": "none", "data": {"dataset": dataset}}
+    return RunConfig.parse(about, options)
 
 
 def choose_rows(
@@ -119,7 +150,7 @@ def choose_rows(
     methods: Iterable[tuple[str, str]] | None,
     changes: tuple[str, ...] = (),
 ) -> list[Row]:
-    """Return the rows asked for, all of the paper's settings and methods where nothing is said.
+    """Return the rows asked for, all of the paper's benchmarks and methods where nothing is said.
 
     Raises:
         ConfigError: If nothing fits, or a name is unknown.
@@ -130,31 +161,42 @@ def choose_rows(
             raise ConfigError(f"Unknown dataset {name!r}. " + nearest(name, CATALOGUE))
     kinds = None if tasks is None else list(tasks)
     rows = [
-        Row(task, dataset, encoder, preset, changes)
-        for task, dataset in SETTINGS
-        for encoder, preset in (METHODS if methods is None else methods)
+        Row(task, dataset, method, preset, changes)
+        for task, dataset in BENCHMARKS
+        for method, preset in (METHODS if methods is None else methods)
         if (kinds is None or task in kinds) and (wanted is None or dataset in wanted)
     ]
     if not rows:
-        raise ConfigError("Expected at least one row (no setting has these tasks and datasets).")
+        raise ConfigError("Expected at least one row (no benchmark has these tasks and datasets).")
     for row in rows:
-        row.plan("0")  # unknown encoders, presets and settings are told at once
+        row.config("0")  # unknown methods, presets and options are told at once
     return rows
 
 
-def without_nones(tree: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is off: a setting added later and not used must not make another cell."""
-    return {
-        key: without_nones(value) if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if value is not None
-    }
+def _options(config: RunConfig) -> dict[str, Any]:
+    """Return what is chosen, apart from method, task, data and split."""
+    tree = config.tree()
+    return {key: tree[key] for key in tree if key not in (*RUN_KEYS, "data") or key == "folds"}
+
+
+def _difference(given: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return what differs from the usual values, an option that is off and usually on included."""
+    found = {}
+    for key, value in given.items():
+        below = usual.get(key)
+        if isinstance(value, dict):
+            inner = _difference(value, below or {})
+            found |= {key: inner} if inner else {}
+        elif value != below:
+            found[key] = value
+    return found
+
+
+def _present_spelling(word: str) -> str:
+    """Return a ``KEY=VALUE`` word with the names of today, so that a row is found by either."""
+    section, dot, rest = word.partition(".")
+    return f"{RENAMED.get(section, section)}{dot}{rest}"
 
 
 def _slug(word: str) -> str:
     return "".join(c if c.isalnum() or c in ".=_" else "-" for c in word)
-
-
-def as_plain(plan: Plan) -> Any:
-    """Return a plan's settings as plain JSON values."""
-    return json.loads(json.dumps(plan.tree()))

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Compared:
-    """A line of the tables.
+    """A row of the tables.
 
     Attributes:
-        encoder: A registered method.
+        method: A registered method.
         preset: One of its presets.
         title: For the page of results.
         printed: The paper's name for it, ``None`` for a control the paper does not have.
     """
 
-    encoder: str
+    method: str
     preset: str
     title: str
     printed: str | None = None
