@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional as F
 
 from geof.kernels import Neighbourhoods
-from geof.methods.registry import ENCODERS
-from geof_paper.bench.catalogue import MODELS, PAPER_METHODS, WORKLOADS, Contestant
-from geof_paper.bench.methods import MethodTraining, plan_of, stage_of
+from geof.methods.registry import method_names
+from geof_paper.bench.catalogue import EQUAL_WIDTH, PAPER_METHODS, WORKLOADS, Entry
+from geof_paper.bench.methods import MethodTraining, config_of, stage_of
 from geof_paper.bench.problems import build_problem
 
-METHODS = [name for name in ENCODERS if name not in MODELS]
+METHODS = [name for name in method_names() if name not in EQUAL_WIDTH]
 FROZEN = {"ml2-gcl", "sparrow"}
 
 
@@ -29,7 +29,7 @@ def problems():
 
 
 def train(name, problem, epochs=1) -> MethodTraining:
-    training = MethodTraining(Contestant(name), problem)
+    training = MethodTraining(Entry(name), problem)
     for _ in range(epochs):
         assert abs(training.epoch()) < 100
     return training
@@ -41,7 +41,7 @@ def train(name, problem, epochs=1) -> MethodTraining:
     + [(name, "sparse") for name in PAPER_METHODS],
 )
 def test_every_method_trains_its_encoder(name, kind, problems):
-    training = MethodTraining(Contestant(name), problems[kind])
+    training = MethodTraining(Entry(name), problems[kind])
     before = [p.detach().clone() for p in training.network.encoder.parameters()]
     assert abs(training.epoch()) < 100
     after = training.network.encoder.parameters()
@@ -51,14 +51,14 @@ def test_every_method_trains_its_encoder(name, kind, problems):
 
 
 def test_the_preset_is_the_default_one_for_task_and_benchmark():
-    assert plan_of("amp", "node", "Computers").model["observations"] == 8251
-    assert plan_of("amp", "node", None).model["observations"] != 8251
-    assert plan_of("gcn-classic", "node", None).preset == "tuned"
+    assert config_of("amp", "node", "Computers").options["observations"] == 8251
+    assert config_of("amp", "node", None).options["observations"] != 8251
+    assert config_of("gcn-classic", "node", None).preset == "tuned"
     training = train("amp", replace_benchmark(build_problem(WORKLOADS["tiny"]), "Computers"))
-    assert training.network.spec.options["observations"] == 8251
-    assert training.network.spec.options["hidden_channels"] == 64
+    assert training.network.config.options["observations"] == 8251
+    assert training.network.config.options["hidden_channels"] == 64
     (group,) = training.optimiser.param_groups
-    assert group["lr"] == training.plan.training.learning_rate
+    assert group["lr"] == training.config.training.learning_rate
 
 
 def replace_benchmark(problem, benchmark):
@@ -66,28 +66,27 @@ def replace_benchmark(problem, benchmark):
 
 
 def test_a_frozen_encoder_is_timed_in_its_pretext_and_a_trained_one_with_its_labels():
-    plan = plan_of("sparrow", "node", None)
-    assert stage_of(plan) == "pretext"
-    assert stage_of(replace(plan, pretraining=replace(plan.pretraining, freeze=False))) == (
-        "supervised"
-    )
-    assert stage_of(replace(plan, pretraining=replace(plan.pretraining, epochs=0))) == "supervised"
+    config = config_of("sparrow", "node", None)
+    assert stage_of(config) == "pretext"
+    for change in ({"freeze": False}, {"epochs": 0}):
+        changed = replace(config, pretraining=replace(config.pretraining, **change))
+        assert stage_of(changed) == "supervised"
 
 
 def test_a_pretext_epoch_leaves_the_readout_alone_and_sees_no_label(problems, monkeypatch):
     monkeypatch.setattr(F, "cross_entropy", lambda *a, **k: pytest.fail("a label was read"))
-    training = MethodTraining(Contestant("sparrow"), problems["graph"])
+    training = MethodTraining(Entry("sparrow"), problems["graph"])
     before = [p.detach().clone() for p in training.network.readout.parameters()]
     training.epoch()
     after = training.network.readout.parameters()
     assert all(torch.equal(b, a) for b, a in zip(before, after, strict=True))
     (group,) = training.optimiser.param_groups
-    assert group["lr"] == training.plan.pretraining.learning_rate
+    assert group["lr"] == training.config.pretraining.learning_rate
 
 
 def test_all_graded_logits_and_the_methods_own_loss_count(problems):
     """AMP grades the readout of every depth and adds a penalty."""
-    training = MethodTraining(Contestant("amp"), problems["graph"])
+    training = MethodTraining(Entry("amp"), problems["graph"])
     training.network.eval()
     piece = problems["graph"].pieces[0]
     inputs = training._inputs(0)
@@ -112,20 +111,20 @@ def test_neighbourhoods_are_kept_for_a_graph_and_made_anew_for_batches(problems,
     assert len(made) == 2 * 2
 
 
-def test_what_a_method_keeps_with_a_graph_lives_as_long_as_the_data(problems):
+def test_what_a_method_caches_with_a_graph_lives_as_long_as_the_data(problems):
     training = train("ml2-gcl", problems["set"])
-    (kept,) = training._kept
-    assert len(kept) == problems["set"].pieces[0].num_graphs
-    first = [dict(each) for each in kept]
+    (caches,) = training._caches
+    assert len(caches) == problems["set"].pieces[0].num_graphs
+    first = [cache.items() for cache in caches]
     assert all(first)  # the weights of each graph
     training.epoch()
-    for before, after in zip(first, kept, strict=True):
-        assert all(after[key] is value for key, value in before.items())
+    for before, after in zip(first, (dict(cache.items()) for cache in caches), strict=True):
+        assert all(after[key] is value for key, value in before)
 
 
 @pytest.mark.parametrize("kind", ["graph", "set"])
 def test_what_a_method_does_after_an_epoch_belongs_to_it(kind, problems):
-    training = MethodTraining(Contestant("ace-hgnn"), problems[kind])
+    training = MethodTraining(Entry("ace-hgnn"), problems[kind])
     views = []
     end = training.network.encoder.end_epoch
 

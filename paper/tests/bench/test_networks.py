@@ -1,4 +1,4 @@
-"""The contestants: equal width and depth, the same function where they should be."""
+"""The entries of equal width and depth: the same function where they should be."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from geof.kernels import BACKENDS, Neighbourhoods
-from geof_paper.bench.catalogue import WORKLOADS, Contestant, contestants
-from geof_paper.bench.networks import WIDTH, CsrEncoder, GeoFEncoder, Training
+from geof_paper.bench import networks
+from geof_paper.bench.catalogue import WORKLOADS, Entry, entries
+from geof_paper.bench.networks import WIDTH, Training
 from geof_paper.bench.problems import build_problem
 
-ALL = contestants(BACKENDS)
+ALL = entries(BACKENDS)
 
 
 @pytest.fixture(scope="module")
@@ -28,28 +29,29 @@ def problems():
 
 @pytest.mark.parametrize("label", ALL)
 @pytest.mark.parametrize("kind", ["graph", "sparse", "set"])
-def test_every_contestant_trains(label, kind, problems):
+def test_every_entry_trains(label, kind, problems):
     training = Training(ALL[label], problems[kind])
-    before = [p.detach().clone() for p in training.encoder.parameters()]
+    before = [p.detach().clone() for p in training.network.module.parameters()]
     losses = [training.epoch() for _ in range(3)]
     assert all(0 < loss < 10 for loss in losses)
     changed = [
-        not torch.equal(b, p) for b, p in zip(before, training.encoder.parameters(), strict=True)
+        not torch.equal(b, p)
+        for b, p in zip(before, training.network.module.parameters(), strict=True)
     ]
     assert any(changed)
 
 
 @pytest.mark.parametrize("label", ALL)
-def test_every_encoder_is_64_wide(label, problems):
+def test_every_network_is_64_wide(label, problems):
     training = Training(ALL[label], problems["graph"])
     piece = problems["graph"].pieces[0]
-    states = training.encoder(piece, training.encoder.structure(piece))
+    states = training.network.module(*training.network.prepare(piece))
     assert states.shape == (piece.x.size(0), WIDTH)
 
 
 @pytest.mark.parametrize("kind", ["graph", "sparse", "set"])
 def test_the_csr_adjacency_gives_the_same_gcn(kind, problems):
-    usual, csr = (Training(Contestant(name), problems[kind]) for name in ("gcn", "gcn-csr"))
+    usual, csr = (Training(Entry(name), problems[kind]) for name in ("gcn", "gcn-csr"))
     for _ in range(3):
         assert csr.epoch() == pytest.approx(usual.epoch(), rel=1e-5)
 
@@ -58,24 +60,25 @@ def test_all_backends_train_alike(problems):
     losses = {
         backend: [training.epoch() for _ in range(3)]
         for backend in BACKENDS
-        for training in [Training(Contestant("geof", backend), problems["set"])]
+        for training in [Training(Entry("geof", backend), problems["set"])]
     }
     for values in losses.values():
         assert values == pytest.approx(losses["reference"], rel=1e-4)
 
 
-@pytest.mark.parametrize("encoder", [CsrEncoder, GeoFEncoder])
-def test_structures_are_kept_for_a_graph_and_made_anew_for_batches(encoder, problems, monkeypatch):
-    contestant = Contestant("gcn-csr") if encoder is CsrEncoder else Contestant("geof", "torch")
+@pytest.mark.parametrize(
+    ("prepare", "entry"), [("as_csr", Entry("gcn-csr")), ("as_inputs", Entry("geof", "torch"))]
+)
+def test_a_graph_is_prepared_once_and_batches_anew(prepare, entry, problems, monkeypatch):
     made = []
-    original = encoder.structure
-    monkeypatch.setattr(encoder, "structure", lambda s, piece: made.append(1) or original(s, piece))
-    static = Training(contestant, problems["graph"])
+    original = getattr(networks, prepare)
+    monkeypatch.setattr(networks, prepare, lambda piece: made.append(1) or original(piece))
+    static = Training(entry, problems["graph"])
     assert len(made) == 1
     static.epoch()
     assert len(made) == 1
     made.clear()
-    batched = Training(contestant, problems["set"])
+    batched = Training(entry, problems["set"])
     assert not made
     batched.epoch()
     batched.epoch()
@@ -83,16 +86,17 @@ def test_structures_are_kept_for_a_graph_and_made_anew_for_batches(encoder, prob
 
 
 def test_geof_is_given_prepared_neighbourhoods(problems):
-    training = Training(Contestant("geof", "torch"), problems["graph"])
-    assert isinstance(training.encoder.structure(problems["graph"].pieces[0]), Neighbourhoods)
+    training = Training(Entry("geof", "torch"), problems["graph"])
+    (inputs,) = training.network.prepare(problems["graph"].pieces[0])
+    assert isinstance(inputs.edges, Neighbourhoods)
 
 
 def test_sparse_features_give_the_dense_result():
     workload = replace(WORKLOADS["tiny"], density=0.2)
     dense, sparse = (build_problem(replace(workload, sparse=s)) for s in (False, True))
-    for contestant in (Contestant("gcn"), Contestant("gat"), Contestant("geof", "torch")):
-        pair = [Training(contestant, problem) for problem in (dense, sparse)]
-        for source, target in zip(*(t.encoder.parameters() for t in pair), strict=True):
+    for entry in (Entry("gcn"), Entry("gat"), Entry("geof", "torch")):
+        pair = [Training(entry, problem) for problem in (dense, sparse)]
+        for source, target in zip(*(t.network.module.parameters() for t in pair), strict=True):
             target.data.copy_(source.data)
         pair[1].head.load_state_dict(pair[0].head.state_dict())
         assert pair[0].epoch() == pytest.approx(pair[1].epoch(), rel=1e-5)

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from geof_paper.bench.catalogue import Contestant
+from geof_paper.bench.catalogue import Entry
 from geof_paper.bench.rows import Row, growth, growth_exponent, with_ratios
 
 REQUIRED = {"dataset", "model", "backend", "seconds_per_epoch", "peak_rss_bytes", "ratio_to_gcn"}
 
 
-def row(model, backend=None, dataset="tiny", seconds=None, memory=None, **facts) -> Row:
+def row(method, backend=None, dataset="tiny", seconds=None, memory=None, **facts) -> Row:
     return Row(
         dataset=dataset,
-        model=model,
+        method=method,
         backend=backend,
         status="skipped" if seconds is None else "ok",
         reason="too large" if seconds is None else None,
@@ -73,7 +73,7 @@ def test_the_exponent_is_a_least_squares_slope():
     assert growth_exponent([1, 10, 100], [1, 100, 10]) == pytest.approx(0.5)
 
 
-def test_growth_is_fitted_per_series_and_contestant():
+def test_growth_is_fitted_per_series_and_entry():
     rows = [
         row("gcn", dataset="edges-1e5", seconds=1.0, edges=200_000, nodes=10_000),
         row("gcn", dataset="edges-1e7", seconds=100.0, edges=20_000_000, nodes=1_000_000),
@@ -93,6 +93,6 @@ def test_growth_is_fitted_per_series_and_contestant():
     assert found[1]["seconds"] == [2.0, 8.0]
 
 
-def test_a_row_knows_its_contestant():
-    assert row("geof", "torch").contestant == Contestant("geof", "torch")
-    assert replace(row("gcn"), backend=None).contestant.label == "gcn"
+def test_a_row_knows_its_entry():
+    assert row("geof", "torch").entry == Entry("geof", "torch")
+    assert replace(row("gcn"), backend=None).entry.label == "gcn"

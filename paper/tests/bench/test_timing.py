@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from geof_paper.bench.catalogue import FULL, Contestant
+from geof_paper.bench.catalogue import FULL, Entry
 from geof_paper.bench.timing import Times, left_with_one_round, round_orders, run_rounds
 
-GCN, GAT = Contestant("gcn"), Contestant("gat")
-FAST, SLOW, SLOWEST = (Contestant("geof", name) for name in ("native", "torch", "reference"))
+GCN, GAT = Entry("gcn"), Entry("gat")
+FAST, SLOW, SLOWEST = (Entry("geof", name) for name in ("native", "torch", "reference"))
 
 
 class Stage:
     """A clock that only epochs move, and the order in which they ran."""
 
-    def __init__(self, seconds: dict[Contestant, float]) -> None:
+    def __init__(self, seconds: dict[Entry, float]) -> None:
         self.now = 0.0
-        self.order: list[Contestant] = []
+        self.order: list[Entry] = []
         self.epochs = {c: self.epoch(c, s) for c, s in seconds.items()}
 
-    def epoch(self, contestant: Contestant, seconds: float):
+    def epoch(self, entry: Entry, seconds: float):
         def run() -> None:
-            self.order.append(contestant)
+            self.order.append(entry)
             self.now += seconds
 
         return run
@@ -92,7 +92,7 @@ def test_with_one_round_the_first_epoch_is_it():
     assert stage.order == [SLOW]
 
 
-def test_an_error_is_the_contestants_own():
+def test_an_error_is_the_entries_own():
     stage = Stage({GCN: 0.1, GAT: 0.1})
     ran = []
 

@@ -119,10 +119,10 @@ def test_the_papers_six_are_chosen_with_the_fastest_geof(monkeypatch):
     from geof_paper.bench import run
 
     seen = []
-    monkeypatch.setattr(run.Bench, "run", lambda self: seen.extend(self.contestants) or [])
+    monkeypatch.setattr(run.Bench, "run", lambda self: seen.extend(self.entries) or [])
     monkeypatch.setattr(bench, "_print_rows", lambda console, rows: None)
     assert cli.main(["bench", "--workloads", "tiny", "--models", "paper", "--quiet"]) == 0
-    assert [c.model for c in seen] == ["gcn", "amp", "g2former", "spdgnn", "argnn", "geof"]
+    assert [c.method for c in seen] == ["gcn", "amp", "g2former", "spdgnn", "argnn", "geof"]
     assert seen[-1].backend in ("native", "torch")
 
 
@@ -144,7 +144,7 @@ def test_refusals(arguments, message, capsys, monkeypatch):
     assert message in capsys.readouterr().err
 
 
-def test_a_failed_contestant_is_an_exit_code(short, tmp_path, monkeypatch, capsys):
+def test_a_failed_entry_is_an_exit_code(short, tmp_path, monkeypatch, capsys):
     from geof_paper.bench import run
     from geof_paper.bench.timing import Times
 

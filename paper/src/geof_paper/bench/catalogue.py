@@ -37,7 +37,7 @@ class Workload:
         variation: Standard deviation over mean of the generated degrees (one graph), or of the
             numbers of nodes (a set).
         density: Share of non-zero features of the stand-in; ``None`` for dense ones.
-        sparse: Whether all models are given ``x`` as a sparse CSR matrix.
+        sparse: Whether all are given ``x`` as a sparse CSR matrix.
         batches: Mini-batches of an epoch; ``None`` for all.
         growth: The series whose exponent it is a point of.
         default: Whether a full run has it.
@@ -91,14 +91,14 @@ _WORKLOADS = (
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
 """By name, in the order of a full run."""
 
-MODELS = ("gcn", "gcn-csr", "gat", "geof")
-"""The contestants of equal width; ``geof`` is every backend, ``geof-BACKEND`` one of them.
+EQUAL_WIDTH = ("gcn", "gcn-csr", "gat", "geof")
+"""The entries of equal width and depth; ``geof`` is every backend, ``geof-BACKEND`` one of them.
 
-``--models`` also takes the registered methods that are not called so: see :mod:`.methods`.
+``--methods`` also takes the registered methods that are not called so: see :mod:`.methods`.
 """
 
 PAPER = "paper"
-"""What ``--models`` calls the methods of the paper's tables of time and memory."""
+"""What ``--methods`` calls those of the paper's tables of time and memory."""
 
 PAPER_METHODS = ("amp", "g2former", "spdgnn", "argnn")
 """Those of the paper's six that are neither GCN nor GeoF, in its order."""
@@ -115,7 +115,7 @@ class Effort:
         least_rounds: Rounds of everything else, whatever they cost.
         most_rounds: Rounds at most; with one, the first epoch is it.
         memory_epochs: Epochs behind a peak of memory (one for what has one round).
-        total_seconds: When to leave out what is not needed for the times of the fast contestants;
+        total_seconds: When to leave out what is not needed for the times of the fast entries;
             ``None`` for never.
     """
 
@@ -147,7 +147,7 @@ QUICK = Effort(
 QUICK_WORKLOADS = ("Computers", "NCI1")
 QUICK_BATCHES = 2
 QUICK_LEAVES_OUT = ("gat", "geof-reference")
-"""Contestants of a quick run that are run only when named, so that it stays quick."""
+"""Entries of a quick run that are run only when named, so that it stays quick."""
 
 
 def choose_workloads(names: Sequence[str] | None, *, quick: bool) -> list[Workload]:
@@ -170,49 +170,49 @@ def choose_workloads(names: Sequence[str] | None, *, quick: bool) -> list[Worklo
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A model, and for GeoF the implementation of its step.
+class Entry:
+    """What is measured: a method, and for GeoF the implementation of its step.
 
     Attributes:
-        model: One of :data:`MODELS`, or a registered method.
+        method: One of :data:`EQUAL_WIDTH`, or a registered method.
         backend: Of GeoF's step.
     """
 
-    model: str
+    method: str
     backend: str | None = None
 
     @property
     def label(self) -> str:
-        """What ``--models`` calls it."""
-        return self.model if self.backend is None else f"{self.model}-{self.backend}"
+        """What ``--methods`` calls it."""
+        return self.method if self.backend is None else f"{self.method}-{self.backend}"
 
     @property
     def is_method(self) -> bool:
         """Whether it is a registered method with its preset, not one of those of equal width."""
-        return self.model not in MODELS
+        return self.method not in EQUAL_WIDTH
 
 
-def contestants(backends: Iterable[str]) -> dict[str, Contestant]:
-    """Return every contestant by its label; the paper-literal form, by far the slowest, last."""
+def entries(backends: Iterable[str]) -> dict[str, Entry]:
+    """Return every entry by its label; the paper-literal form, by far the slowest, last."""
     last = sorted(backends, key=lambda name: name == "reference")
-    simple = [Contestant(name) for name in MODELS if name != "geof"]
-    every = [*simple, *(Contestant("geof", backend) for backend in last)]
-    return {contestant.label: contestant for contestant in every}
+    simple = [Entry(name) for name in EQUAL_WIDTH if name != "geof"]
+    every = [*simple, *(Entry("geof", backend) for backend in last)]
+    return {entry.label: entry for entry in every}
 
 
-def choose_contestants(
+def choose_entries(
     names: Sequence[str] | None,
     backends: Iterable[str],
     methods: Iterable[str] = (),
     best: str = "torch",
-) -> list[Contestant]:
-    """Return the named contestants, or all of equal width.
+) -> list[Entry]:
+    """Return the named entries, or all of equal width.
 
     Args:
-        names: What ``--models`` was given: ``geof`` stands for all backends, :data:`PAPER` for the
-            paper's six. ``None`` for everyone of equal width.
+        names: What ``--methods`` was given: ``geof`` stands for all backends, :data:`PAPER` for the
+            paper's six. ``None`` for all of equal width.
         backends: GeoF's.
-        methods: Registered encoders; those called like a contestant of equal width are not meant.
+        methods: Registered ones; those called like an entry of equal width are not meant.
         best: The backend of GeoF among the paper's six.
 
     Returns:
@@ -221,16 +221,16 @@ def choose_contestants(
     Raises:
         ConfigError: For an unknown name, with the nearest known one.
     """
-    every = contestants(backends)
+    every = entries(backends)
     if names is None:
         return list(every.values())
     wanted = _without_shorthand(names, best)
-    own = {name: Contestant(name) for name in methods if name not in MODELS}
+    own = {name: Entry(name) for name in methods if name not in EQUAL_WIDTH}
     for name in wanted:
         if name != "geof" and name not in every and name not in own:
             valid = ["geof", PAPER, *every, *own]
-            raise ConfigError(f"Unknown model {name!r}. " + nearest(name, valid))
-    equal = [c for label, c in every.items() if label in wanted or c.model in wanted]
+            raise ConfigError(f"Unknown method {name!r}. " + nearest(name, valid))
+    equal = [c for label, c in every.items() if label in wanted or c.method in wanted]
     return [
         *(c for c in equal if c.backend is None),
         *(own[name] for name in wanted if name in own),

@@ -1,4 +1,4 @@
-"""Memory: what the machine has left, what a process peaked at, what a model is going to need."""
+"""Memory: what the machine has left, what a process peaked at, what a method is going to need."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _physical_bytes() -> int:
 
 
 def surely_fits(facts: Facts, available: int) -> bool:
-    """Tell whether even the most wasteful model fits, so that nothing need be predicted."""
+    """Tell whether even the most wasteful method fits, so that nothing need be predicted."""
     ceiling = facts.largest_edges * EDGE_CEILING + facts.largest_nodes * NODE_CEILING
     return ceiling + DATA_COPIES * facts.data_bytes < USABLE * available
 

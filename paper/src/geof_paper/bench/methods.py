@@ -1,6 +1,6 @@
 """The registered methods with their presets, trained by the same step on the same pieces.
 
-Everything is the method's own, as ``geof train`` would build it: encoder and readout by the default
+Everything is the method's own, as ``geof train`` would build it: network and readout by the default
 preset for the task and the benchmark, dropout, losses of its own, what it does after an epoch. The
 bench's own are what a step sees (so that all see the same), Adam at a constant learning rate (the
 preset's), and signatures that are drawn.
@@ -9,44 +9,42 @@ preset's), and signatures that are drawn.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from geof.caching import Cache
 from geof.methods.interface import (
     Encoding,
     GraphInputs,
     HasEpochEnd,
     HasPretext,
+    InputShape,
     TaskKind,
     TrainingView,
 )
-from geof.methods.presets import default_preset, load_preset
+from geof.training.config import RunConfig
 from geof.training.metrics import accuracy
-from geof.training.network import Network, NetworkSpec
-from geof.training.plan import Plan
-from geof_paper.bench.catalogue import Contestant, Shape, Stage
-from geof_paper.bench.problems import SIGNATURE_CHANNELS, Facts, Piece, Problem
+from geof.training.network import Network
+from geof_paper.bench.catalogue import Entry, Shape, Stage
+from geof_paper.bench.problems import SIGNATURE_CHANNELS, Piece, Problem
 
 
-def plan_of(method: str, task: TaskKind, benchmark: str | None) -> Plan:
-    """Return the settings of a method's default preset.
+def config_of(method: str, task: TaskKind, benchmark: str | None) -> RunConfig:
+    """Return the config of a method's default preset.
 
     Args:
         method: A registered method.
         task: Node or graph.
-        benchmark: Whose settings; ``None`` for those that all share.
+        benchmark: Whose options; ``None`` for those that all share.
     """
-    preset = default_preset(method)
-    tree = load_preset(method, preset, task, benchmark)
-    return Plan.from_tree(tree, task=task, encoder=method, preset=preset)
+    return RunConfig.parse({"method": method, "task": task, "data": {"dataset": benchmark}})
 
 
-def stage_of(plan: Plan) -> Stage:
+def stage_of(config: RunConfig) -> Stage:
     """Return what is timed: where the encoder is trained, which is where the time goes."""
-    frozen = plan.pretraining.epochs > 0 and plan.pretraining.freeze
+    frozen = config.pretraining.epochs > 0 and config.pretraining.freeze
     return "pretext" if frozen else "supervised"
 
 
@@ -58,28 +56,26 @@ class MethodTraining:
     epoch pays for it.
 
     Args:
-        contestant: Who.
+        entry: Who.
         problem: On what.
     """
 
-    def __init__(self, contestant: Contestant, problem: Problem) -> None:
+    def __init__(self, entry: Entry, problem: Problem) -> None:
         torch.manual_seed(0)
         self.problem = problem
-        self.plan = plan_of(contestant.model, task_of(problem.shape), problem.facts.benchmark)
-        self.stage = stage_of(self.plan)
-        self.network = Network(_spec(self.plan, problem))
+        self.config = config_of(entry.method, task_of(problem.shape), problem.facts.benchmark)
+        self.stage = stage_of(self.config)
+        self.network = Network(self.config, _shape(problem))
         self.optimiser = self._optimiser()
         self.epochs = 0
-        self._kept: list[tuple[dict[str, Any], ...]] = [
-            tuple({} for _ in range(piece.num_graphs)) for piece in problem.pieces
-        ]
+        self._caches = [[Cache() for _ in range(p.num_graphs)] for p in problem.pieces]
         self._whole = self._inputs(0) if problem.is_static else None
 
     def _optimiser(self) -> torch.optim.Optimizer:
         if self.stage == "pretext":
-            rate = self.plan.pretraining.learning_rate
+            rate = self.config.pretraining.learning_rate
             return torch.optim.Adam(self.network.encoder.parameters(), lr=rate)
-        return torch.optim.Adam(self.network.parameters(), lr=self.plan.training.learning_rate)
+        return torch.optim.Adam(self.network.parameters(), lr=self.config.training.learning_rate)
 
     def _inputs(self, number: int) -> GraphInputs:
         piece = self.problem.pieces[number]
@@ -89,7 +85,7 @@ class MethodTraining:
             piece.signature,
             piece.batch,
             piece.num_graphs,
-            kept=self._kept[number],
+            caches=self._caches[number],
         )
 
     def epoch(self) -> float:
@@ -135,17 +131,12 @@ def task_of(shape: Shape) -> TaskKind:
     return "node" if shape == "graph" else "graph"
 
 
-def _spec(plan: Plan, problem: Problem) -> NetworkSpec:
-    facts: Facts = problem.facts
+def _shape(problem: Problem) -> InputShape:
     whole = problem.pieces[0] if problem.is_static else None
-    return NetworkSpec(
-        encoder=plan.encoder,
-        options=plan.model,
-        task=plan.task,
-        in_channels=facts.features,
+    return InputShape(
+        in_channels=problem.facts.features,
         signature_channels=SIGNATURE_CHANNELS,
-        num_classes=facts.classes,
-        readout=plan.readout,
+        num_classes=problem.facts.classes,
         num_nodes=None if whole is None else whole.x.size(0),
         num_edges=None if whole is None else whole.edge_index.size(1),
     )

@@ -27,7 +27,7 @@ Origin: TypeAlias = tuple[str | None, Source]
 """Benchmark and source."""
 
 SIGNATURE_CHANNELS = 1 + SignatureConfig().walk_length
-"""The width ``geof train`` uses. The values are drawn: no model's time depends on them."""
+"""The width ``geof train`` uses. The values are drawn: no method's time depends on them."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Facts:
     Attributes:
         benchmark: Whose data or stand-in it is, and whose presets hold; ``None`` for none.
         source: Whether it is the real data.
-        inputs: Whether ``x`` is dense or sparse, for all models alike.
+        inputs: Whether ``x`` is dense or sparse, for all alike.
         graphs: In the dataset.
         nodes: In the dataset.
         edges: In the dataset, every undirected edge counted twice, no self-loops.

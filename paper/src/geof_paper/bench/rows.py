@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from geof_paper.bench.catalogue import WORKLOADS, Contestant, Growth, Stage
+from geof_paper.bench.catalogue import WORKLOADS, Entry, Growth, Stage
 
-BASELINE = Contestant("gcn")
+BASELINE = Entry("gcn")
 """What ratios are to: the GCN as usually written."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant on one workload. Every row has every field; ``None`` is not measured.
+    """One entry on one workload. Every row has every field; ``None`` is not measured.
 
     Attributes:
         dataset: The workload's name.
-        model: ``gcn``, ``gcn-csr``, ``gat``, ``geof`` or a registered method.
+        method: ``gcn``, ``gcn-csr``, ``gat``, ``geof`` or a registered method.
         backend: Of GeoF's step.
-        preset: Of a registered method; ``None`` for a contestant of equal width.
+        preset: Of a registered method; ``None`` for an entry of equal width.
         stage: What was timed: the supervised epochs, or the pretext's of a method whose preset
             freezes the encoder after them.
         status: ``ok``; ``skipped``: not run; ``failed``: run and ended in an error.
@@ -31,8 +31,8 @@ class Row:
         seconds_quartiles: First and third quartile; ``None`` below three rounds.
         rounds: Timed epochs.
         ratio_to_gcn: Of the median times, on the same workload in the same run.
-        peak_rss_bytes: Largest resident size of a fresh process that trains this model alone.
-        peak_bytes_above_data: The same less its size when data and model were ready.
+        peak_rss_bytes: Largest resident size of a fresh process that trains this entry alone.
+        peak_bytes_above_data: The same less its size when data and network were ready.
         memory_ratio_to_gcn: Of the latter.
         memory_epochs: Epochs behind the peak.
         facts: Fields of :class:`geof_paper.bench.problems.Facts`; empty before the data are there.
@@ -40,7 +40,7 @@ class Row:
     """
 
     dataset: str
-    model: str
+    method: str
     backend: str | None
     status: Literal["ok", "skipped", "failed"]
     reason: str | None
@@ -58,20 +58,23 @@ class Row:
     memory_epochs: int = 0
 
     @property
-    def contestant(self) -> Contestant:
+    def entry(self) -> Entry:
         """Who it is about."""
-        return Contestant(self.model, self.backend)
+        return Entry(self.method, self.backend)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the row as flat JSON values, but for the machine."""
-        row = {**vars(self), **self.facts, "machine": dict(self.machine)}
-        del row["facts"]
+        """Return the row as flat JSON values, but for the machine.
+
+        The method's key is ``model``, as in the files that were written from the beginning.
+        """
+        row = {**vars(self), **self.facts, "machine": dict(self.machine), "model": self.method}
+        del row["facts"], row["method"]
         return row
 
 
 def with_ratios(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of one workload with their ratios to its GCN, where it was measured."""
-    base = next((row for row in rows if row.contestant == BASELINE), None)
+    base = next((row for row in rows if row.entry == BASELINE), None)
     if base is None:
         return list(rows)
     return [
@@ -95,7 +98,7 @@ def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def growth(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the exponent of every contestant in edges and in nodes, from two points on.
+    """Return the exponent of every entry in edges and in nodes, from two points on.
 
     Returns:
         JSON values ``series``, ``model``, ``backend``, ``exponent``, and the ``sizes`` and
@@ -104,20 +107,20 @@ def growth(rows: Sequence[Row]) -> list[dict[str, Any]]:
     kinds: tuple[Growth, ...] = ("edges", "nodes")
     found = []
     for series in kinds:
-        points: dict[Contestant, list[tuple[int, float]]] = {}
+        points: dict[Entry, list[tuple[int, float]]] = {}
         for row in rows:
             if WORKLOADS[row.dataset].growth == series and row.seconds_per_epoch is not None:
                 point = (int(row.facts[series]), row.seconds_per_epoch)
-                points.setdefault(row.contestant, []).append(point)
-        for contestant, measured in points.items():
+                points.setdefault(row.entry, []).append(point)
+        for entry, measured in points.items():
             if len(measured) < 2:
                 continue
             sizes, seconds = zip(*sorted(measured), strict=True)
             found.append(
                 {
                     "series": series,
-                    "model": contestant.model,
-                    "backend": contestant.backend,
+                    "model": entry.method,
+                    "backend": entry.backend,
                     "exponent": growth_exponent(sizes, seconds),
                     "sizes": list(sizes),
                     "seconds": list(seconds),

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from geof_paper.bench import memory, work
-from geof_paper.bench.catalogue import QUICK_BATCHES, Contestant, Effort, Workload
+from geof_paper.bench.catalogue import QUICK_BATCHES, Effort, Entry, Workload
 from geof_paper.bench.machine import describe_machine
-from geof_paper.bench.methods import plan_of, stage_of, task_of
+from geof_paper.bench.methods import config_of, stage_of, task_of
 from geof_paper.bench.probes import predict, small_copies
 from geof_paper.bench.problems import Facts
 from geof_paper.bench.processes import FreshProcessError, Say, TimeUpError, in_fresh_process
@@ -30,16 +30,16 @@ _TIME_UP = "the time of --quick was up"
 
 @dataclass
 class Bench:
-    """Settings and state of a run.
+    """What a run measures, and what it has found.
 
     Attributes:
         workloads: In order.
-        contestants: In order.
+        entries: In order.
         effort: How much to spend.
         data_root: Folder of raw files; ``None`` to generate everything.
         threads: CPU threads of every process.
-        left_out: Contestants that get rows that say why they were not run.
-        put_off: Contestants that a quick run times last, as far as its time goes.
+        left_out: Entries that get rows that say why they were not run.
+        put_off: Entries that a quick run times last, as far as its time goes.
         say: Receives lines of progress.
         started: When the command began, by :func:`time.monotonic`.
         roofline: What :func:`geof_paper.bench.roofline.measure_roofline` found, once it has run, or
@@ -47,19 +47,19 @@ class Bench:
     """
 
     workloads: Sequence[Workload]
-    contestants: Sequence[Contestant]
+    entries: Sequence[Entry]
     effort: Effort
     data_root: str | None
     threads: int
-    left_out: Collection[Contestant]
-    put_off: Collection[Contestant]
+    left_out: Collection[Entry]
+    put_off: Collection[Entry]
     say: Say
     started: float = field(default_factory=time.monotonic)
     roofline: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.machine = describe_machine(self.threads)
-        self._rows: dict[str, dict[Contestant, Row]] = {}
+        self._rows: dict[str, dict[Entry, Row]] = {}
         self._probes: dict[tuple[Any, ...], int] = {}
 
     def run(self) -> Iterator[None]:
@@ -82,9 +82,9 @@ class Bench:
     def _finish_what_was_put_off(self, folder: Path) -> Iterator[None]:
         """Time the slow ones alone, one epoch each, then weigh them, as far as the time goes."""
         for workload in self.workloads:
-            for contestant, row in self._rows[workload.name].items():
-                if contestant in self.put_off and row.reason == _NOT_REACHED:
-                    self._time(workload, [contestant], folder / workload.name, alone=True)
+            for entry, row in self._rows[workload.name].items():
+                if entry in self.put_off and row.reason == _NOT_REACHED:
+                    self._time(workload, [entry], folder / workload.name, alone=True)
                     yield
         self._weigh(folder)
         yield
@@ -94,7 +94,7 @@ class Bench:
         """The rows so far, with their ratios."""
         return [row for rows in self._rows.values() for row in with_ratios(list(rows.values()))]
 
-    def _prepare(self, workload: Workload, path: Path) -> list[Contestant]:
+    def _prepare(self, workload: Workload, path: Path) -> list[Entry]:
         """Write the problem, begin its rows and return who may run."""
         batches = QUICK_BATCHES if self.effort.quick else None
         facts: Facts = self._fresh(
@@ -102,36 +102,36 @@ class Bench:
         )
         refusals = self._refusals(workload, facts, path)
         self._rows[workload.name] = {
-            contestant: Row(
+            entry: Row(
                 dataset=workload.name,
-                model=contestant.model,
-                backend=contestant.backend,
+                method=entry.method,
+                backend=entry.backend,
                 status="skipped",
-                reason=refusals.get(contestant, _NOT_REACHED),
+                reason=refusals.get(entry, _NOT_REACHED),
                 facts=asdict(facts),
                 machine=self.machine,
-                **_settings(contestant, workload),
+                **_origin(entry, workload),
             )
-            for contestant in self.contestants
+            for entry in self.entries
         }
-        return [contestant for contestant in self.contestants if contestant not in refusals]
+        return [entry for entry in self.entries if entry not in refusals]
 
     def _time(
-        self, workload: Workload, running: list[Contestant], path: Path, *, alone: bool = False
+        self, workload: Workload, running: list[Entry], path: Path, *, alone: bool = False
     ) -> None:
-        """Time contestants in one process; one that is alone has one round and a time limit."""
+        """Time entries in one process; one that is alone has one round and a time limit."""
         effort = replace(self.effort, most_rounds=1) if alone else self.effort
         seconds = self._seconds_left() if alone else None
         rows = self._rows[workload.name]
         try:
-            measured: dict[Contestant, Times] = self._fresh(
+            measured: dict[Entry, Times] = self._fresh(
                 workload.name, work.measure_times, path, tuple(running), effort, seconds=seconds
             )
         except TimeUpError:
             rows.update({c: replace(rows[c], reason=_TIME_UP) for c in running})
             return
         except FreshProcessError as error:
-            measured = {contestant: Times(error=str(error)) for contestant in running}
+            measured = {entry: Times(error=str(error)) for entry in running}
         rows.update({c: _with_times(rows[c], times) for c, times in measured.items()})
 
     def _weigh(self, folder: Path) -> None:
@@ -141,7 +141,7 @@ class Bench:
         for row in sorted(timed, key=lambda row: row.seconds_per_epoch or 0):
             if row.reason is None:  # else it was tried
                 weighed = self._with_memory(row, folder / row.dataset)
-                self._rows[row.dataset][row.contestant] = weighed
+                self._rows[row.dataset][row.entry] = weighed
 
     def _measure_kernels(self, workload: Workload, path: Path) -> None:
         if workload.name != ROOFLINE_ON:
@@ -157,36 +157,36 @@ class Bench:
 
         return in_fresh_process(task, *arguments, threads=self.threads, say=say, seconds=seconds)
 
-    def _refusals(self, workload: Workload, facts: Facts, path: Path) -> dict[Contestant, str]:
+    def _refusals(self, workload: Workload, facts: Facts, path: Path) -> dict[Entry, str]:
         """Return who is not run on this workload, and why."""
         reasons = dict.fromkeys(self.left_out, _LEFT_OUT)
         if memory.surely_fits(facts, memory.available_bytes()):
             return reasons
-        for contestant in self.contestants:
-            if contestant in reasons:
+        for entry in self.entries:
+            if entry in reasons:
                 continue
             try:
-                predicted = self._predict(workload, facts, contestant, path.with_name("probe.pt"))
+                predicted = self._predict(workload, facts, entry, path.with_name("probe.pt"))
                 reason = memory.refusal(predicted, memory.available_bytes())
             except FreshProcessError as error:
                 reason = f"its memory could not be predicted: {error}"
             if reason is not None:
-                reasons[contestant] = reason
+                reasons[entry] = reason
         return reasons
 
-    def _predict(self, workload: Workload, facts: Facts, contestant: Contestant, path: Path) -> int:
+    def _predict(self, workload: Workload, facts: Facts, entry: Entry, path: Path) -> int:
         """Return the peak to expect, from two small copies of the workload."""
         copies = small_copies(workload, facts)
-        peaks = [self._probe(copy, contestant, path) for copy in copies]
+        peaks = [self._probe(copy, entry, path) for copy in copies]
         return predict([copy.sizes for copy in copies if copy.sizes], peaks, facts)
 
-    def _probe(self, copy: Workload, contestant: Contestant, path: Path) -> int:
+    def _probe(self, copy: Workload, entry: Entry, path: Path) -> int:
         """Return the peak on a small copy, measured once per run."""
-        key = (contestant, copy.shape, copy.benchmark, copy.sparse, copy.sizes)
+        key = (entry, copy.shape, copy.benchmark, copy.sparse, copy.sizes)
         if key not in self._probes:
             title = f"{copy.name}, on a small copy"
             self._fresh(title, work.prepare, copy, None, None, path)
-            peak = self._fresh(title, work.measure_memory, path, contestant, 1)
+            peak = self._fresh(title, work.measure_memory, path, entry, 1)
             self._probes[key] = peak.peak
         return self._probes[key]
 
@@ -197,7 +197,7 @@ class Bench:
                 row.dataset,
                 work.measure_memory,
                 path,
-                row.contestant,
+                row.entry,
                 epochs,
                 seconds=self._seconds_left(),
             )
@@ -217,12 +217,12 @@ class Bench:
         return None if limit is None else max(0.0, limit - (time.monotonic() - self.started))
 
 
-def _settings(contestant: Contestant, workload: Workload) -> dict[str, Any]:
-    """Return the row's fields that say how a registered method was set."""
-    if not contestant.is_method:
+def _origin(entry: Entry, workload: Workload) -> dict[str, Any]:
+    """Return the row's fields that say where a registered method's options come from."""
+    if not entry.is_method:
         return {}
-    plan = plan_of(contestant.model, task_of(workload.shape), workload.benchmark)
-    return {"preset": plan.preset, "stage": stage_of(plan)}
+    config = config_of(entry.method, task_of(workload.shape), workload.benchmark)
+    return {"preset": config.preset, "stage": stage_of(config)}
 
 
 def _with_times(row: Row, times: Times) -> Row:

@@ -1,4 +1,4 @@
-"""Interleaved rounds: whatever slows the machine for a while slows every contestant alike."""
+"""Interleaved rounds: whatever slows the machine for a while slows every entry alike."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from geof_paper.bench.catalogue import Contestant, Effort
+from geof_paper.bench.catalogue import Effort, Entry
 from geof_paper.bench.processes import Say
 
 
 @dataclass
 class Times:
-    """Seconds of each timed epoch of one contestant.
+    """Seconds of each timed epoch of one entry.
 
     Attributes:
         seconds: One per round.
@@ -38,15 +38,15 @@ class Times:
 
 
 def run_rounds(
-    epochs: Mapping[Contestant, Callable[[], object]],
+    epochs: Mapping[Entry, Callable[[], object]],
     effort: Effort,
     say: Say,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[Contestant, Times]:
-    """Time every contestant once per round, after a round to warm up.
+) -> dict[Entry, Times]:
+    """Time every entry once per round, after a round to warm up.
 
     Args:
-        epochs: What one training epoch of each contestant is.
+        epochs: What one training epoch of each entry is.
         effort: How many rounds, and how long.
         say: Receives lines of progress.
         clock: Seconds.
@@ -55,33 +55,33 @@ def run_rounds(
         The timed epochs. Whoever has one round, by the effort or by
         :func:`left_with_one_round`, has the warm-up epoch for it.
     """
-    times = {contestant: Times() for contestant in epochs}
-    first: dict[Contestant, float] = {}
-    for contestant, epoch in epochs.items():
-        say(f"warming up {contestant.label}")
-        seconds = _timed(epoch, times[contestant], clock)
+    times = {entry: Times() for entry in epochs}
+    first: dict[Entry, float] = {}
+    for entry, epoch in epochs.items():
+        say(f"warming up {entry.label}")
+        seconds = _timed(epoch, times[entry], clock)
         if seconds is not None:
-            first[contestant] = seconds
+            first[entry] = seconds
     single = list(first) if effort.most_rounds == 1 else left_with_one_round(first, effort)
-    for contestant in single:
-        times[contestant].seconds.append(first.pop(contestant))
+    for entry in single:
+        times[entry].seconds.append(first.pop(entry))
     orders = round_orders(list(first), effort, sum(first.values()))
     if orders:
-        say(f"{len(orders)} rounds of {', '.join(contestant.label for contestant in first)}")
+        say(f"{len(orders)} rounds of {', '.join(entry.label for entry in first)}")
     begin = clock()
     for number, order in enumerate(orders):
         if number >= effort.least_rounds and clock() - begin > effort.seconds:
             break  # the warm-up promised shorter rounds
-        for contestant in order:
-            if times[contestant].error is None:
-                seconds = _timed(epochs[contestant], times[contestant], clock)
+        for entry in order:
+            if times[entry].error is None:
+                seconds = _timed(epochs[entry], times[entry], clock)
                 if seconds is not None:
-                    times[contestant].seconds.append(seconds)
+                    times[entry].seconds.append(seconds)
     return times
 
 
 def _timed(epoch: Callable[[], object], times: Times, clock: Callable[[], float]) -> float | None:
-    """Return the seconds of one epoch; an error is the contestant's result, not the run's end."""
+    """Return the seconds of one epoch; an error is the entry's result, not the run's end."""
     start = clock()
     try:
         epoch()
@@ -92,13 +92,13 @@ def _timed(epoch: Callable[[], object], times: Times, clock: Callable[[], float]
     return clock() - start
 
 
-def left_with_one_round(first: Mapping[Contestant, float], effort: Effort) -> list[Contestant]:
+def left_with_one_round(first: Mapping[Entry, float], effort: Effort) -> list[Entry]:
     """Return the slowest of GeoF's backends, as many as it takes for the rest to fit the time.
 
     The fastest backend and the networks it is compared with keep all rounds.
     """
     geof = sorted((c for c in first if c.backend is not None), key=lambda c: first[c])
-    left: list[Contestant] = []
+    left: list[Entry] = []
     total = sum(first.values())
     while len(geof) > 1 and effort.least_rounds * total > effort.seconds:
         left.append(geof.pop())
@@ -107,9 +107,9 @@ def left_with_one_round(first: Mapping[Contestant, float], effort: Effort) -> li
 
 
 def round_orders(
-    running: Sequence[Contestant], effort: Effort, round_seconds: float
-) -> list[list[Contestant]]:
-    """Return the order of each round; each begins with the next contestant in turn.
+    running: Sequence[Entry], effort: Effort, round_seconds: float
+) -> list[list[Entry]]:
+    """Return the order of each round; each begins with the next entry in turn.
 
     Args:
         running: Who takes part.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geof_paper.bench import memory
-from geof_paper.bench.catalogue import WORKLOADS, Contestant, Effort, Shape, Workload
+from geof_paper.bench.catalogue import WORKLOADS, Effort, Entry, Shape, Workload
 from geof_paper.bench.methods import MethodTraining
 from geof_paper.bench.networks import Training
 from geof_paper.bench.problems import Facts, Problem, build_problem
@@ -17,11 +17,11 @@ from geof_paper.bench.timing import Times, run_rounds
 
 @dataclass(frozen=True)
 class Peak:
-    """Memory of one contestant alone in its process.
+    """Memory of one entry alone in its process.
 
     Attributes:
         peak: Largest resident size of the process while it trained.
-        above_data: The same less the size when data and model were ready.
+        above_data: The same less the size when data and network were ready.
     """
 
     peak: int
@@ -39,27 +39,27 @@ def prepare(
 
 
 def measure_times(
-    path: Path, contestants: tuple[Contestant, ...], effort: Effort, *, say: Say
-) -> dict[Contestant, Times]:
-    """Time the contestants on the problem in the file, interleaved."""
+    path: Path, entries: tuple[Entry, ...], effort: Effort, *, say: Say
+) -> dict[Entry, Times]:
+    """Time the entries on the problem in the file, interleaved."""
     problem = Problem.load(path)
-    failed: dict[Contestant, Times] = {}
-    epochs: dict[Contestant, Callable[[], float]] = {}
-    for contestant in contestants:
+    failed: dict[Entry, Times] = {}
+    epochs: dict[Entry, Callable[[], float]] = {}
+    for entry in entries:
         try:
-            _touch_libraries(contestant, problem.shape)
-            epochs[contestant] = _training(contestant, problem).epoch
-        except Exception as error:  # the contestant's result, not the end of the run
-            failed[contestant] = Times(error=f"{type(error).__name__}: {error}")
+            _touch_libraries(entry, problem.shape)
+            epochs[entry] = _training(entry, problem).epoch
+        except Exception as error:  # the entry's result, not the end of the run
+            failed[entry] = Times(error=f"{type(error).__name__}: {error}")
     return failed | run_rounds(epochs, effort, say)
 
 
-def measure_memory(path: Path, contestant: Contestant, epochs: int, *, say: Say) -> Peak:
-    """Train one contestant alone and read the peak of the process."""
-    say(f"memory of {contestant.label}")
+def measure_memory(path: Path, entry: Entry, epochs: int, *, say: Say) -> Peak:
+    """Train one entry alone and read the peak of the process."""
+    say(f"memory of {entry.label}")
     problem = Problem.load(path)
-    _touch_libraries(contestant, problem.shape)
-    training = _training(contestant, problem)
+    _touch_libraries(entry, problem.shape)
+    training = _training(entry, problem)
     memory.release_freed()
     memory.reset_peak()
     ready = memory.resident_bytes()
@@ -69,14 +69,14 @@ def measure_memory(path: Path, contestant: Contestant, epochs: int, *, say: Say)
     return Peak(peak, peak - ready)
 
 
-def _training(contestant: Contestant, problem: Problem) -> Training | MethodTraining:
-    if contestant.is_method:
-        return MethodTraining(contestant, problem)
-    return Training(contestant, problem)
+def _training(entry: Entry, problem: Problem) -> Training | MethodTraining:
+    if entry.is_method:
+        return MethodTraining(entry, problem)
+    return Training(entry, problem)
 
 
-def _touch_libraries(contestant: Contestant, shape: Shape) -> None:
+def _touch_libraries(entry: Entry, shape: Shape) -> None:
     """Train on a toy, so that loading code and starting threads is in nobody's figures."""
     # Methods have readouts and code of their own for sets; the others differ by a mean pool.
-    toy = "tiny-set" if contestant.is_method and shape == "set" else "tiny"
-    _training(contestant, build_problem(WORKLOADS[toy], batches=1)).epoch()
+    toy = "tiny-set" if entry.is_method and shape == "set" else "tiny"
+    _training(entry, build_problem(WORKLOADS[toy], batches=1)).epoch()

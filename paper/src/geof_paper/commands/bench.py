@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from geof.cli.arguments import positive
 from geof_paper.bench.catalogue import (
-    MODELS,
+    EQUAL_WIDTH,
     PAPER,
     PAPER_METHODS,
     QUICK_LEAVES_OUT,
@@ -34,7 +34,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         help="time and memory of GeoF beside GCN, GAT and every compared method",
         description="Train GeoF (every backend), PyG's GCN and GAT in turn, at equal width and "
         "depth on the same inputs, and report median epoch time, peak memory in a fresh process "
-        "and ratios to the GCN as usually written. --models adds compared methods, each with its "
+        "and ratios to the GCN as usually written. --methods adds compared ones, each with its "
         "own preset. See docs/benchmarks.md.",
         epilog="Real raw files are used where they are below --data-root or GEOF_DATA; otherwise "
         "graphs of the same sizes are generated, and the rows say so.",
@@ -51,11 +51,12 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--workloads", nargs="+", metavar="NAME", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument(
+        "--methods",
         "--models",
         nargs="+",
         metavar="NAME",
-        help=f"of {', '.join(MODELS)} and geof-BACKEND (the default is all of these), any other "
-        f"--model of geof train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and "
+        help=f"of {', '.join(EQUAL_WIDTH)} and geof-BACKEND (the default is all of these), any "
+        f"other --method of geof train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and "
         "the fastest geof",
     )
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
@@ -101,20 +102,20 @@ def _build(
     from geof.data.catalogue import resolve_data_root
     from geof.kernels import BACKENDS, resolve_backend
     from geof.methods.registry import method_names
-    from geof_paper.bench.catalogue import FULL, QUICK, choose_contestants
+    from geof_paper.bench.catalogue import FULL, QUICK, choose_entries
     from geof_paper.bench.networks import BLOCK_SIZE
     from geof_paper.bench.run import Bench
 
     fastest = resolve_backend("auto", BLOCK_SIZE)
     slow = [name for name in BACKENDS if BACKENDS[name] is not fastest]
     (best,) = BACKENDS.keys() - set(slow)
-    chosen = choose_contestants(options.models, BACKENDS, method_names(), best)
-    named = options.models or ()
+    chosen = choose_entries(options.methods, BACKENDS, method_names(), best)
+    named = options.methods or ()
     omitted = QUICK_LEAVES_OUT if options.quick else ()
     data_root = options.data_root or os.environ.get("GEOF_DATA")
     return Bench(
         workloads=workloads,
-        contestants=chosen,
+        entries=chosen,
         effort=QUICK if options.quick else FULL,
         data_root=str(resolve_data_root(data_root)) if data_root else None,
         threads=options.threads or torch.get_num_threads(),
@@ -154,14 +155,14 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     table = Table(title="One training epoch")
-    for name in ("dataset", "model", "backend or preset"):
+    for name in ("dataset", "method", "backend or preset"):
         table.add_column(name)
     for name in ("s/epoch", "x GCN", "memory", "x GCN"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             row.dataset,
-            row.model,
+            row.method,
             row.backend or row.preset or "",
             row.status if row.seconds_per_epoch is None else f"{row.seconds_per_epoch:.4f}",
             _number(row.ratio_to_gcn),
@@ -170,7 +171,7 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
         )
     console.print(table)
     console.print(
-        "Median over interleaved rounds; memory is the peak above data and model in a fresh "
+        "Median over interleaved rounds; memory is the peak above data and network in a fresh "
         "process; ratios are to 'gcn', PyG's GCN as usually written."
     )
     _warn_of_load(console, rows)
@@ -198,12 +199,12 @@ def _remarks(row: Row) -> Iterator[str]:
         else f"; an epoch is a fixed {facts['graphs_per_epoch']:,} of {facts['graphs']:,} graphs"
     )
     if row.reason is not None:
-        yield f"{row.dataset}, {row.contestant.label}: {row.reason}"
+        yield f"{row.dataset}, {row.entry.label}: {row.reason}"
     elif row.rounds == 1:
-        yield f"{row.dataset}, {row.contestant.label}: one round"
+        yield f"{row.dataset}, {row.entry.label}: one round"
     if row.stage == "pretext" and row.status == "ok":
         yield (
-            f"{row.dataset}, {row.model}: an epoch of its pretext, which trains the encoder; the "
+            f"{row.dataset}, {row.method}: an epoch of its pretext, which trains the encoder; the "
             "preset freezes it afterwards"
         )
 
@@ -211,18 +212,18 @@ def _remarks(row: Row) -> Iterator[str]:
 def _print_growth(console: Console, rows: Sequence[Row]) -> None:
     from rich.table import Table
 
-    from geof_paper.bench.catalogue import Contestant
+    from geof_paper.bench.catalogue import Entry
     from geof_paper.bench.rows import growth
 
     found = growth(rows)
     if not found:
         return
     table = Table(title="Growth: exponent of the epoch's time")
-    for name in ("in", "model", "sizes"):
+    for name in ("in", "method", "sizes"):
         table.add_column(name)
     table.add_column("exponent", justify="right")
     for fit in found:
-        label = Contestant(fit["model"], fit["backend"]).label
+        label = Entry(fit["model"], fit["backend"]).label
         sizes = ", ".join(f"{size:.0e}" for size in fit["sizes"])
         table.add_row(fit["series"], label, sizes, f"{fit['exponent']:.3f}")
     console.print(table)
