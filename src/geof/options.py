@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -70,7 +71,7 @@ class Option:
         if adapter is None:
             return value
         try:
-            return adapter.validate_python(_plain_tuple(self.hint, value))
+            return adapter.validate_python(_as_wanted(self.hint, value))
         except ValidationError:
             pass
         name = f"{place}{self.name}"
@@ -158,12 +159,13 @@ def _is_union(hint: Any) -> bool:
     return get_origin(hint) in (Union, types.UnionType)
 
 
-def _plain_tuple(hint: Any, value: Any) -> Any:
-    """Return a list as a tuple where the annotation wants one: YAML and JSON have lists only."""
+def _as_wanted(hint: Any, value: Any) -> Any:
+    """Return a list as a tuple and text as a path where one is wanted: YAML has neither."""
     bare = _bare(hint)
-    kinds = get_args(bare) if _is_union(bare) else (bare,)
-    wants = any(get_origin(_bare(kind)) is tuple for kind in kinds)
-    return tuple(value) if wants and isinstance(value, list) else value
+    kinds = [_bare(kind) for kind in (get_args(bare) if _is_union(bare) else (bare,))]
+    if isinstance(value, list) and any(get_origin(kind) is tuple for kind in kinds):
+        return tuple(value)
+    return Path(value) if isinstance(value, str) and Path in kinds else value
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
@@ -192,6 +194,7 @@ def _wanted(hint: Any) -> str:
             return f"a list, each {_wanted(inner[0])}"
         return f"a list of {len(inner)}, each {_wanted(inner[0])}"
     named = {bool: "True or False", str: "text", int: "an integer", float: "a finite number"}
+    named[Path] = "the name of a file"
     text = named.get(bare, f"a {getattr(bare, '__name__', bare)}")
     return text + _limits(hint, bare)
 

@@ -1,6 +1,6 @@
 """Options as YAML and as ``KEY=VALUE`` words: the same names, the same values, merged in order.
 
-Training options stand at the top, the others in sections: ``options.steps=3`` on the command line is
+Training options stand at the top, the others in sections: ``options.steps=3`` on a command line is
 ``options: {steps: 3}`` in a file.
 """
 
@@ -65,7 +65,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_repeats)
 
 
 def read_yaml(path: Path) -> Tree:
-    """Read a YAML file of settings.
+    """Read a YAML file of options.
 
     Raises:
         DataError: If the file cannot be read.
@@ -74,7 +74,7 @@ def read_yaml(path: Path) -> Tree:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"Expected a settings file at '{path}' ({error}).") from error
+        raise DataError(f"Expected a config file at '{path}' ({error}).") from error
     try:
         tree = yaml.load(text, _Loader)  # a SafeLoader
     except yaml.YAMLError as error:
@@ -83,7 +83,7 @@ def read_yaml(path: Path) -> Tree:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(
-            f"Expected '{path}' to hold settings as 'key: value' lines (got {type(tree).__name__})."
+            f"Expected '{path}' to hold options as 'key: value' lines (got {type(tree).__name__})."
         )
     return tree
 
@@ -101,7 +101,7 @@ def parse_words(words: Sequence[str]) -> Tree:
     for word in words:
         key, separator, text = word.partition("=")
         if not separator or not key:
-            raise ConfigError(f"Expected settings as KEY=VALUE (got {word!r}).")
+            raise ConfigError(f"Expected options as KEY=VALUE (got {word!r}).")
         try:
             value = yaml.load(text, _Loader)  # a SafeLoader
         except yaml.YAMLError as error:

@@ -85,7 +85,7 @@ class Started:
 
 
 def _serve() -> None:
-    for name in ("geof.cli.runs", "geof.training.predict", "sklearn.metrics"):
+    for name in ("geof.training.predict", "geof.cli.train", "sklearn.metrics"):
         importlib.import_module(name)
     for line in sys.stdin:
         request = json.loads(line)

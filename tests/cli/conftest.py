@@ -11,13 +11,10 @@ import pytest
 
 from geof.cli import main
 from tests.cli.commands import Commands
-from tests.stand_ins import small_presets, tiny
-
-__all__ = ["small_presets", "tiny"]
 
 # Presets change with what was measured; the tests do not.
 PLAIN = ["--preset", "none"]
-SMALL = ["model.hidden_channels=8", "model.blocks=2", "model.controller_channels=8"]
+SMALL = ["options.hidden_channels=8", "options.blocks=2", "options.controller_channels=8"]
 LOUD = [*PLAIN, "epochs=4", *SMALL]
 QUICK = ["--quiet", *LOUD]
 

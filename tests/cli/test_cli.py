@@ -71,8 +71,8 @@ def test_from_training_to_embedding_as_typed_in_a_shell(tmp_path):
 
 @pytest.fixture
 def short_demo(monkeypatch):
-    short = [dataclasses.replace(c, epochs=2) for c in demo.CONTESTANTS]
-    monkeypatch.setattr(demo, "CONTESTANTS", short)
+    short = [dataclasses.replace(c, epochs=2) for c in demo.ENTRIES]
+    monkeypatch.setattr(demo, "ENTRIES", short)
 
 
 def test_demo_writes_runs_and_a_table(short_demo, tmp_path, capsys):
@@ -82,7 +82,7 @@ def test_demo_writes_runs_and_a_table(short_demo, tmp_path, capsys):
     assert "Test accuracy" in text
     assert str(out) in text.replace("\n", "")
     rows = json.loads((out / "summary.json").read_text())
-    assert [(row["dataset"], row["model"]) for row in rows] == [
+    assert [(row["dataset"], row["title"]) for row in rows] == [
         ("digits", "GCN"),
         ("digits", "GeoF"),
         ("covariance", "GCN"),
@@ -92,7 +92,7 @@ def test_demo_writes_runs_and_a_table(short_demo, tmp_path, capsys):
     folders = [path for path in out.iterdir() if path.is_dir()]
     assert len(folders) == 5
     config = json.loads((out / "covariance-geof-w-o-sf-split0" / "config.json").read_text())
-    assert config["network"]["options"]["feedback"] == "none"
+    assert config["run"]["options"]["feedback"] == "none"
     # A second run into the same folder is refused and changes nothing.
     before = (out / "summary.json").read_bytes()
     assert cli.main(["demo", "--out", str(out)]) == 1

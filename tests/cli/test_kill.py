@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL a
 EPOCHS = 8
 WORDS = [
     *("--preset", "none", "--quiet", f"epochs={EPOCHS}", "schedule=cosine", "clip=1.0"),
-    *("model.hidden_channels=8", "model.blocks=2", "model.controller_channels=8"),
-    *("model.dropout=0.3", "model.feature_dropout=0.2", "model.normalise=batch"),
-    *("model.outputs=all", "signature.walk_length=3", "readout.dropout=0.2"),
+    *("options.hidden_channels=8", "options.blocks=2", "options.controller_channels=8"),
+    *("options.dropout=0.3", "options.feature_dropout=0.2", "options.normalise=batch"),
+    *("options.outputs=all", "signature.walk_length=3", "readout.dropout=0.2"),
 ]
 KINDS = ["node", "link", "graph", "node, sampled"]
 
@@ -31,7 +31,7 @@ KINDS = ["node", "link", "graph", "node, sampled"]
 # their state after every epoch instead of every ten seconds.
 SERVER = """
 import functools, json, os, sys
-import geof.cli.runs, geof.training.predict, sklearn.metrics
+import geof.cli.train, geof.training.predict, sklearn.metrics
 from geof.cli import main
 
 geof.training.Watch = functools.partial(geof.training.Watch, save_seconds=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -51,9 +52,9 @@ def test_nodes_asked_for_come_first(copied):
     assert check((copied / "report.html").read_text(encoding="utf-8"))["first"] == 3
 
 
-def test_without_its_data_a_run_has_settings_and_curves(copied, tmp_path, capsys):
-    settings = (copied / "settings.yaml").read_text()
-    (copied / "settings.yaml").write_text(settings.replace("nodes.csv", "gone.csv"))
+def test_without_its_data_a_run_has_options_and_curves(copied, tmp_path, capsys):
+    config = (copied / "config.json").read_text()
+    (copied / "config.json").write_text(config.replace("nodes.csv", "gone.csv"))
     assert report(copied) == 0
     assert "the data cannot be used" in capsys.readouterr().out
     page = check((copied / "report.html").read_text(encoding="utf-8"))
@@ -65,7 +66,7 @@ def test_without_its_data_a_run_has_settings_and_curves(copied, tmp_path, capsys
 
 
 def test_named_data_are_used_and_wrong_ones_refused(copied, node_run, tmp_path, capsys):
-    (copied / "settings.yaml").unlink()
+    forget_files(copied)
     nodes, edges = node_run.parent / "nodes.csv", node_run.parent / "edges.csv"
     assert report(copied, "--nodes", nodes, "--edges", edges, "--json") == 0
     assert json.loads(capsys.readouterr().out)["missing"] == []
@@ -76,22 +77,17 @@ def test_named_data_are_used_and_wrong_ones_refused(copied, node_run, tmp_path, 
     assert "the data that" in capsys.readouterr().err
 
 
-def test_a_benchmark_is_found_by_the_name_in_the_checkpoint(copied, monkeypatch, capsys):
-    """Run folders of 'geof results run' have no settings file."""
-    from geof.cli import report as command
-    from geof.data import catalogue
+def forget_files(run: Path) -> None:
+    """Let a run not say where its data are."""
+    config = json.loads((run / "config.json").read_text())
+    config["run"]["data"] = {}
+    (run / "config.json").write_text(json.dumps(config))
 
-    asked = []
 
-    def load(options, run, **more):
-        asked.append(options.dataset)
-        raise command.DataError("not here")
-
-    monkeypatch.setattr(command, "read_data", load)
-    (copied / "settings.yaml").unlink()
-    monkeypatch.setitem(catalogue.CATALOGUE, "nodes", None)
+def test_a_run_that_does_not_say_where_its_data_are(copied, capsys):
+    forget_files(copied)
     assert report(copied) == 0
-    assert asked == ["nodes"]
+    assert "the run does not say where its own data are" in capsys.readouterr().out
 
 
 def test_a_run_without_a_checkpoint(copied, capsys):
@@ -131,16 +127,15 @@ def test_what_is_neither_run_nor_results_is_refused(tmp_path, capsys):
 
 def test_runs_of_the_demonstration_find_their_embedded_data(tmp_path, capsys):
     from geof.data import random_node_split
-    from geof.training import NodeTask, TrainSettings, fit
+    from geof.training import NodeTask, TrainingConfig
     from geof.training.demo import demo_data
+    from tests.training.toys import fit
 
     data = demo_data()["covariance"]
     split = random_node_split(data.graph.num_nodes, 0, nodes=data.graph.y >= 0)
     options = {"hidden_channels": 8, "num_layers": 1}
-    settings = TrainSettings(epochs=1)
-    fit(
-        NodeTask(data, split), settings, encoder="gcn", options=options, preset="demo", out=tmp_path
-    )
+    more = {"method": "gcn", "options": options, "preset": "demo", "out": tmp_path}
+    fit(NodeTask(data, split), TrainingConfig(epochs=1), **more)
     assert main(["report", str(tmp_path), "--json", "--map", "pca"]) == 0
     missing = json.loads(capsys.readouterr().out)["missing"]
     assert [sentence.split(":")[0] for sentence in missing] == ["The geometry of nodes"]

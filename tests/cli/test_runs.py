@@ -19,16 +19,15 @@ from geof.training import save_checkpoint
 from geof.training.predict import Run
 from tests.cli.conftest import PLAIN, QUICK, SMALL, write_tables
 
-LONG = [*PLAIN, "epochs=80", "model.dropout=0.3", *SMALL]
+LONG = [*PLAIN, "epochs=80", "options.dropout=0.3", *SMALL]
 FILES = {
     "config.json",
-    "settings.yaml",
     "split.npz",
     "metrics.jsonl",
     "machine.json",
     "result.json",
 }
-FILES |= {"checkpoint.safetensors", "columns.json", ".lock"}
+FILES |= {"checkpoint.safetensors", ".lock"}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +118,7 @@ def test_a_finished_run_prints_its_result_again(node_run, geof):
     assert {path: path.read_bytes() for path in node_run.iterdir()} == before
 
 
-def test_other_settings_are_refused_unless_allowed(tables, tmp_path, capsys):
+def test_other_options_are_refused_unless_allowed(tables, tmp_path, capsys):
     run = tmp_path / "run"
     command = ["train", *tables, "--label", "kind", "--out", str(run)]
     assert main([*command, *QUICK, "learning_rate=1e30"]) == 1
@@ -131,11 +130,11 @@ def test_other_settings_are_refused_unless_allowed(tables, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flag", ["--out", "--config"])
-def test_resume_takes_its_settings_from_the_run(flag, node_run, tmp_path, capsys):
+def test_resume_takes_its_config_from_the_run(flag, node_run, tmp_path, capsys):
     assert main(["train", "--resume", str(node_run), flag, str(tmp_path / "x")]) == 1
     assert "(got both)" in capsys.readouterr().err
     assert main(["train", "--resume", str(tmp_path)]) == 1
-    assert "settings.yaml" in capsys.readouterr().err
+    assert "config.json" in capsys.readouterr().err
 
 
 def test_predictions_are_equal_in_a_new_process(any_run, geof, tmp_path):

@@ -105,13 +105,16 @@ def test_train_refuses(arguments, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("model.temprature=3", "Did you mean 'temperature'"),
-        ("model.temperature=abc", "'temperature' to be a finite number"),
-        ("model.in_channels=3", "Unknown option 'model.in_channels'"),
-        ("model.structure_aware=no", "'structure_aware' to be True or False"),
+        ("options.temprature=3", "Did you mean 'temperature'"),
+        ("options.temperature=abc", "'options.temperature' to be a finite number"),
+        ("options.in_channels=3", "Unknown option 'options.in_channels'"),
+        ("model.in_channels=3", "Unknown option 'options.in_channels'"),
+        ("options.structure_aware=no", "'options.structure_aware' to be True or False"),
+        ("options.signature_features=off", "'options.signature_features' to be True or False"),
+        ("options.scale_features=no", "'options.scale_features' to be True or False"),
     ],
 )
-def test_bad_model_options_are_named_and_leave_nothing(word, message, tables, tmp_path, capsys):
+def test_bad_method_options_are_named_and_leave_nothing(word, message, tables, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["train", *tables, "--label", "kind", "--out", str(run), "--quiet", word]) == 1
     assert message in capsys.readouterr().err
@@ -126,9 +129,9 @@ def test_switches_mean_what_they_say(tables, tmp_path):
         assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK, *words]) == 0
         return (run / "checkpoint.safetensors").read_bytes()
 
-    full = checkpoint("a", "model.structure_aware=True")
+    full = checkpoint("a", "options.structure_aware=True")
     assert full == checkpoint("b")
-    without = checkpoint("c", "model.structure_aware=False")
+    without = checkpoint("c", "options.structure_aware=False")
     assert without == checkpoint("d", "model.structure_aware=false") != full
 
 
@@ -150,8 +153,8 @@ def test_the_run_folder_remembers_what_was_not_said(tables, tmp_path):
     words = ["signature.walk_length=5", "signature.degree=log"]
     assert main(["train", *tables, "--label", "kind", "--out", str(run), *QUICK, *words]) == 0
     config = json.loads((run / "config.json").read_text())
-    assert config["network"]["options"]["temperature"] == 1.0
-    assert config["network"]["options"]["log_scale_bounds"] == [-5.0, 5.0]
+    assert config["run"]["options"]["temperature"] == 1.0
+    assert config["run"]["options"]["log_scale_bounds"] == [-5.0, 5.0]
     assert (config["signature"]["walk_length"], config["signature"]["degree"]) == (5, "log")
     assert main(["predict", str(run), *tables, "--out", str(tmp_path / "p.csv")]) == 0
 

@@ -1,4 +1,4 @@
-"""Every preset that ships parses, builds a plan, runs, and gives a reason for every value."""
+"""Every preset that ships parses, makes a config, runs, and gives a reason for every value."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ import pytest
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
-from geof.methods.presets import (
-    default_preset,
-    load_preset,
-    preset_datasets,
-    preset_folder,
-    preset_names,
-)
-from geof.training import ENCODERS, Plan, run_experiment
-from geof.yaml_options import merge, read_settings
+from geof.methods.presets import default_preset, load_preset, preset_datasets, preset_names
+from geof.methods.registry import Method, get_method, method_names, register, unregister
+from geof.training import RunConfig, Trainer, build_task
+from geof.yaml_files import read_yaml
 from tests.training.toys import graph_set, node_graph
 
-FILES = sorted(preset_folder().glob("*/*/*.yaml"))
-NAMES = {"/".join(path.parts[-3:]): path for path in FILES}
+FILES = {method: sorted(get_method(method).presets.glob("*/*.yaml")) for method in method_names()}
+NAMES = {"/".join(path.parts[-3:]): path for files in FILES.values() for path in files}
 TASKS = ("node", "link", "graph")
 
 
@@ -31,52 +26,59 @@ def parts(path: Path) -> tuple[str, str, str]:
 
 CASES = {
     "/".join([*parts(path), dataset or "any"]): (*parts(path), dataset)
-    for path in FILES
+    for path in NAMES.values()
     for dataset in (None, *preset_datasets(*parts(path)))
 }
 
 
-def test_every_encoder_has_its_default_preset_for_every_task():
-    for encoder in ENCODERS:
-        assert default_preset(encoder) != "none", encoder
-    assert default_preset("my own") == "none"
-    folders = {path.parent for path in FILES}
-    assert {folder.parent.name for folder in folders} <= ENCODERS.keys()
-    for folder in folders:
-        assert sorted(path.stem for path in folder.iterdir()) == sorted(TASKS)
+@pytest.fixture
+def mine(tmp_path):
+    """A method of one's own with presets of its own, below the path returned."""
+    register(Method("mine", get_method("gcn").build, presets=tmp_path / "presets"))
+    yield tmp_path / "presets"
+    unregister("mine")
+
+
+def test_every_method_has_its_default_preset_for_every_task(mine):
+    for method, files in FILES.items():
+        assert default_preset(method) != "none", method
+        for folder in {path.parent for path in files}:
+            assert sorted(path.stem for path in folder.iterdir()) == sorted(TASKS)
+    assert default_preset("mine") == "none"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sections_are_for_all_or_for_a_benchmark_of_the_task(name):
-    sections = read_settings(NAMES[name])
+    sections = read_yaml(NAMES[name])
     one_graph = NAMES[name].stem != "graph"
-    for section, settings in sections.items():
-        assert isinstance(settings, dict), section
+    for section, options in sections.items():
+        assert isinstance(options, dict), section
         if section != "all":
             assert CATALOGUE[section].is_node_graph == one_graph
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_preset_builds_a_plan(case):
-    encoder, preset, task, dataset = CASES[case]
-    tree = load_preset(encoder, preset, task, dataset)
-    plan = Plan.from_tree(tree, task=task, encoder=encoder, preset=preset)
-    again = Plan.from_tree(plan.tree(), task=task, encoder=encoder, preset=preset)
-    assert again == plan
+def test_every_preset_makes_a_config(case):
+    method, preset, task, dataset = CASES[case]
+    tree = load_preset(method, preset, task, dataset)
+    about = {"method": method, "preset": preset, "task": task}
+    config = RunConfig.parse({**about, "data": {} if dataset is None else {"dataset": dataset}})
+    assert RunConfig.parse(config.tree()) == config
     for key, value in tree.items():
-        found = plan.tree()[key]
+        found = config.tree()[key]
         assert found.items() >= value.items() if isinstance(value, dict) else found == value, key
 
 
 def run_briefly(case: str) -> None:
-    encoder, preset, task, dataset = CASES[case]
-    tree = load_preset(encoder, preset, task, dataset)
+    method, preset, task, dataset = CASES[case]
+    tree = load_preset(method, preset, task, dataset)
     stage = {"pretraining": {"epochs": 1}} if "pretraining" in tree else {}
-    tree = merge(tree, {"epochs": 2, "evaluate_every": 1, **stage})
-    plan = Plan.from_tree(tree, task=task, encoder=encoder, preset=preset, folds=3)
+    about = {"method": method, "preset": preset, "task": task, "folds": 3}
+    named = {"data": {} if dataset is None else {"dataset": dataset}}
+    config = RunConfig.parse({**about, **named}, {"epochs": 2, "evaluate_every": 1, **stage})
     data = graph_set(12) if task == "graph" else node_graph()
-    _, result = run_experiment(plan.experiment(plan.build_task(data)))
-    assert (result.epochs - len(stage), result.model, result.preset) == (2, encoder, preset)
+    result = Trainer(config, build_task(config, data)).fit()
+    assert (result.epochs - len(stage), result.method, result.preset) == (2, method, preset)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.endswith("/any")])
@@ -86,7 +88,7 @@ def test_every_preset_runs(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if not case.endswith("/any")])
-def test_every_preset_runs_with_each_datasets_settings(case):
+def test_every_preset_runs_with_each_datasets_options(case):
     run_briefly(case)
 
 
@@ -117,7 +119,7 @@ all:
   clip: 1.0
   patience: 5
   warmup: 2 #
-  model:
+  options:
     steps: 2 # printed
     bounds: [1, 2]
 
@@ -132,23 +134,23 @@ def test_every_value_gives_its_reason(name):
     assert unexplained(NAMES[name].read_text()) == []
 
 
-def test_a_dataset_lies_over_what_all_share(monkeypatch, tmp_path):
-    folder = tmp_path / "geof" / "own"
+def test_a_dataset_lies_over_what_all_share(mine):
+    folder = mine / "own"
     folder.mkdir(parents=True)
     (folder / "node.yaml").write_text(
-        "all:\n  epochs: 5\n  model: {steps: 2, blocks: 4}\nCora:\n  model: {steps: 3}\n"
+        "all:\n  epochs: 5\n  options: {steps: 2, blocks: 4}\nCora:\n  options: {steps: 3}\n"
     )
-    monkeypatch.setattr("geof.methods.presets.preset_folder", lambda: tmp_path)
-    shared = {"epochs": 5, "model": {"steps": 2, "blocks": 4}}
-    assert load_preset("geof", "own", "node") == shared
-    assert load_preset("geof", "own", "node", "my graph") == shared
-    assert load_preset("geof", "own", "node", "Cora") == {
+    shared = {"epochs": 5, "options": {"steps": 2, "blocks": 4}}
+    assert load_preset("mine", "own", "node") == shared
+    assert load_preset("mine", "own", "node", "my graph") == shared
+    assert load_preset("mine", "own", "node", "Cora") == {
         "epochs": 5,
-        "model": {"steps": 3, "blocks": 4},
+        "options": {"steps": 3, "blocks": 4},
     }
-    assert preset_names("geof") == ["own", "none"]
-    assert preset_names("gcn") == ["none"]
-    assert preset_datasets("geof", "own", "node") == ["Cora"]
+    assert load_preset("mine", "own", "link") == {}  # it has no file for links
+    assert preset_names("mine") == ["own", "none"]
+    assert default_preset("mine") == "own"
+    assert preset_datasets("mine", "own", "node") == ["Cora"]
 
 
 def test_unknown_presets_name_the_nearest():

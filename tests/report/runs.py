@@ -61,8 +61,8 @@ def graph_run(folder: Path) -> Path:
 
 def gcn_run(folder: Path) -> Path:
     run = folder / "run"
-    flags = [*write_hostile_tables(folder), "--model", "gcn", "--out", str(run)]
-    words = ["--quiet", "--preset", "none", "epochs=2", "model.hidden_channels=8"]
+    flags = [*write_hostile_tables(folder), "--method", "gcn", "--out", str(run)]
+    words = ["--quiet", "--preset", "none", "epochs=2", "options.hidden_channels=8"]
     assert main(["train", *flags, *words]) == 0
     return run
 

@@ -10,12 +10,12 @@ import torch
 
 from geof import GeoF
 from geof.errors import NonFiniteError
-from geof.training import Experiment, TrainSettings, Watch, fit
+from geof.training import TrainingConfig, Watch
 from geof.training.diagnosis import diagnose
 from geof.training.predict import Run
-from tests.training.toys import FRAGILE, TASKS, graph_task, node_task
+from tests.training.toys import FRAGILE, TASKS, fit, graph_task, network_of, node_task
 
-SETTINGS = TrainSettings(epochs=9, learning_rate=0.02)
+SETTINGS = TrainingConfig(epochs=9, learning_rate=0.02)
 OPTIONS = {"hidden_channels": 8, "blocks": 2}
 
 
@@ -101,16 +101,16 @@ def test_after_a_failure_the_run_goes_on_with_other_settings(tmp_path):
     assert not (tmp_path / "failure.json").exists()
 
 
-@pytest.mark.parametrize("encoder", ["geof", "gcn", "gcn-classic"])
+@pytest.mark.parametrize("method", ["geof", "gcn"])
 @pytest.mark.parametrize("kind", TASKS)
-def test_divergence_is_told_by_every_encoder_on_every_task(kind, encoder, tmp_path):
-    options = OPTIONS if encoder == "geof" else {"hidden_channels": 8}
-    settings = TrainSettings(epochs=60, learning_rate=1e30)
+def test_divergence_is_told_by_every_method_on_every_task(kind, method, tmp_path):
+    options = OPTIONS if method == "geof" else {"hidden_channels": 8}
+    settings = TrainingConfig(epochs=60, learning_rate=1e30)
     with pytest.raises(NonFiniteError, match=r"Epoch \d+, optimiser step \d+: Expected"):
-        fit(TASKS[kind](), settings, encoder=encoder, options=options, out=tmp_path)
+        fit(TASKS[kind](), settings, method=method, options=options, out=tmp_path)
     failure = json.loads((tmp_path / "failure.json").read_text())
     assert failure["quantity"]
-    if encoder == "geof":
+    if method == "geof":
         assert failure["step"] == 1
 
 
@@ -123,8 +123,7 @@ def test_a_forward_pass_that_fails_belongs_to_the_step_it_was_for(tmp_path):
 def exploding(factor: float, **options):
     """Return a network whose states grow by a factor with every step, and its task's inputs."""
     task = node_task()
-    experiment = Experiment(task, SETTINGS, options={**OPTIONS, "steps": 3, **options})
-    network = experiment.build()
+    network = network_of(task, SETTINGS, options={**OPTIONS, "steps": 3, **options})
     network.encoder.geof.transport.message.weight.data.mul_(factor)
     return network, task.inputs
 
@@ -165,7 +164,7 @@ def test_jittered_blocks_are_counted(monkeypatch):
 
 def test_looking_changes_nothing():
     task = node_task()
-    network = Experiment(task, SETTINGS, options=FRAGILE).build()
+    network = network_of(task, SETTINGS, options=FRAGILE)
     network.train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     random = torch.get_rng_state()
@@ -176,8 +175,8 @@ def test_looking_changes_nothing():
         assert torch.equal(network.state_dict()[name], value), name
 
 
-def test_other_encoders_have_no_steps():
+def test_other_methods_have_no_steps():
     task = node_task()
-    network = Experiment(task, SETTINGS, encoder="gcn").build()
+    network = network_of(task, SETTINGS, method="gcn")
     found = diagnose(network, task.inputs, "the loss")
     assert (found.quantity, found.step, found.retried_blocks) == ("the loss", None, ())

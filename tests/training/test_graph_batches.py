@@ -12,10 +12,10 @@ from geof.data.signatures import SignatureConfig
 from geof.errors import ConfigError
 from geof.methods.interface import Outputs
 from geof.signature import structural_signature
-from geof.training import BatchSettings, Experiment, GraphTask, TrainSettings
+from geof.training import GraphTask, TrainingConfig
 from geof.training.graph_batches import PackedGraphs, select_rows
 from tests.graphs import random_sample
-from tests.training.toys import graph_set, graph_task, link_task, node_task
+from tests.training.toys import graph_set, graph_task, link_task, network_of, node_task
 
 
 def odd_graphs() -> list[Data]:
@@ -91,23 +91,23 @@ class Spy:
 )
 def test_a_graph_left_over_joins_the_batch_before(batch_size, sizes):
     spy = Spy()
-    task = graph_task(batches=BatchSettings(batch_size))
+    task = graph_task(training=TrainingConfig(batch_size=batch_size))
     assert len(list(task.losses(spy, 1))) == len(sizes)
     assert spy.sizes == sizes
 
 
 def test_evaluation_takes_every_graph_in_its_place():
     spy = Spy()
-    graph_task(batches=BatchSettings(5)).evaluate(spy, "validation")
+    graph_task(training=TrainingConfig(batch_size=5)).evaluate(spy, "validation")
     assert spy.sizes == [5, 1]
 
 
 def whole_and_sampled(make, batch_size, **more):
     """Return the same untrained network's loss on the whole graph and on complete samples."""
     whole = make()
-    sampled = make(batches=BatchSettings(batch_size, (-1, -1)), **more)
+    sampled = make(training=TrainingConfig(batch_size=batch_size, fanouts=(-1, -1)), **more)
     options = {"hidden_channels": 8, "blocks": 2, "steps": 2}
-    network = Experiment(whole, TrainSettings(), options=options).build().double()
+    network = network_of(whole, TrainingConfig(), options=options).double()
     for task in (whole, sampled):
         inputs = task.inputs
         object.__setattr__(inputs, "x", inputs.x.double())
@@ -137,11 +137,11 @@ def test_complete_neighbourhoods_of_pairs_give_the_whole_graphs_loss(batch_size)
 
 @pytest.mark.parametrize("make", [node_task, link_task])
 def test_each_epoch_has_samples_of_its_own_and_each_seed_too(make):
-    batches = BatchSettings(8, (2, 2))
+    batches = TrainingConfig(batch_size=8, fanouts=(2, 2))
 
     def losses(seed: int, epoch: int) -> list[float]:
-        task = make(batches=batches, seed=seed)
-        network = Experiment(task, TrainSettings(), options={"blocks": 2}).build()
+        task = make(training=batches, seed=seed)
+        network = network_of(task, TrainingConfig(), options={"blocks": 2})
         return [loss.item() for loss in task.losses(network, epoch)]
 
     assert losses(0, 1) == losses(0, 1)
@@ -151,11 +151,11 @@ def test_each_epoch_has_samples_of_its_own_and_each_seed_too(make):
 
 @pytest.mark.parametrize("make", [node_task, link_task])
 def test_sampling_is_recorded_and_evaluation_sees_the_whole_graph(make):
-    sampled, whole = make(batches=BatchSettings(8, (2, 2)), seed=5), make()
+    sampled, whole = make(training=TrainingConfig(batch_size=8, fanouts=(2, 2)), seed=5), make()
     wanted = {"batch_size": 8, "fanouts": [2, 2], "order_seed": 5}
     assert wanted.items() <= sampled.record().items()
     assert not wanted.keys() & whole.record().keys()
-    network = Experiment(whole, TrainSettings(), options={"blocks": 2}).build()
+    network = network_of(whole, TrainingConfig(), options={"blocks": 2})
     network.eval()
     with torch.no_grad():
         assert sampled.evaluate(network, "test") == whole.evaluate(network, "test")
@@ -164,15 +164,15 @@ def test_sampling_is_recorded_and_evaluation_sees_the_whole_graph(make):
 @pytest.mark.parametrize("make", [node_task, link_task])
 def test_a_batch_size_alone_means_nothing_for_one_graph(make):
     with pytest.raises(ConfigError, match="'fanouts' beside 'batch_size'"):
-        make(batches=BatchSettings(8))
+        make(training=TrainingConfig(batch_size=8))
     with pytest.raises(ConfigError, match="fanouts"):
-        make(batches=BatchSettings(8, (0, 2)))
-    assert make(batches=BatchSettings()).sampling is None
+        make(training=TrainingConfig(batch_size=8, fanouts=(0, 2)))
+    assert make(training=TrainingConfig()).sampling is None
 
 
 def test_graphs_are_never_sampled():
     with pytest.raises(ConfigError, match=r"no 'fanouts' for graph classification.*\[3, 3\]"):
-        graph_task(batches=BatchSettings(8, (3, 3)))
+        graph_task(training=TrainingConfig(batch_size=8, fanouts=(3, 3)))
     task = graph_task()
     assert task.record() == {"batch_size": 7, "order_seed": 0}
     default = GraphTask(graph_set(), task.split, signature=SignatureConfig(3))

@@ -14,21 +14,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from geof.errors import ConfigError, DataError, StoppedError
-from geof.training import BatchSettings, Network, TrainSettings, Watch, fit
+from geof.data.sources import DataConfig
+from geof.errors import ConfigError, DataError, FolderLockedError, StoppedError
+from geof.training import Network, TrainingConfig, Watch
 from geof.training.predict import Run
 from geof.training.run_folder import LOCK
 from geof.training.state import CURRENT, PREVIOUS
-from tests.training.toys import FRAGILE, graph_task, link_task, node_task
+from tests.training.toys import FRAGILE, fit, graph_task, link_task, node_task
 
-SETTINGS = TrainSettings(epochs=4, schedule="cosine", warmup=2, clip=0.5, learning_rate=0.02)
-SAMPLED = BatchSettings(batch_size=12, fanouts=(2, 2))
+SETTINGS = TrainingConfig(epochs=4, schedule="cosine", warmup=2, clip=0.5, learning_rate=0.02)
+SAMPLED = TrainingConfig(batch_size=12, fanouts=(2, 2))
 KINDS = {
     "node": node_task,
     "link": link_task,
-    "graph": lambda: graph_task(batches=BatchSettings(9)),
-    "node, sampled": lambda: node_task(batches=SAMPLED),
-    "link, sampled": lambda: link_task(batches=BatchSettings(30, (2, 2))),
+    "graph": lambda: graph_task(training=TrainingConfig(batch_size=9)),
+    "node, sampled": lambda: node_task(training=SAMPLED),
+    "link, sampled": lambda: link_task(training=TrainingConfig(batch_size=30, fanouts=(2, 2))),
 }
 EVERY_EPOCH, NEVER = 0.0, 1e9
 
@@ -254,7 +255,7 @@ def test_one_folder_one_run(whole, tmp_path):
     other.start()
     try:
         assert inside.wait(30)
-        with pytest.raises(DataError, match="another run is at work there"):
+        with pytest.raises(FolderLockedError, match="another run is at work there"):
             fit(node_task(), SETTINGS, options=FRAGILE, out=tmp_path)
     finally:
         go_on.set()
@@ -282,7 +283,7 @@ def test_changed_settings_are_named(tmp_path):
     remaining, notes = finished(task, tmp_path, changed, allow_changes=True)
     assert any("training.learning_rate" in note for note in notes)
     config = json.loads(remaining["config.json"])
-    assert config["training"]["learning_rate"] == 0.005
+    assert config["run"]["training"]["learning_rate"] == 0.005
     assert config["changes"] == [
         {"training.clip": [0.5, None], "training.learning_rate": [0.02, 0.005]}
     ]
@@ -295,24 +296,39 @@ def test_changed_settings_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"options": {**FRAGILE, "dropout": 0.1}}, "network.options.dropout: 0.3 there, 0.1 now"),
-        ({"readout": {"dropout": 0.5}}, "network.readout.dropout"),
-        ({"encoder": "gcn", "options": {"hidden_channels": 8}}, "network.encoder"),
-        ({"preset": "tuned"}, "preset: custom there, tuned now"),
+        ({"options": {**FRAGILE, "dropout": 0.1}}, "options.dropout: 0.3 there, 0.1 now"),
+        ({"readout": {"dropout": 0.5}}, "readout.dropout"),
+        ({"method": "gcn", "options": {"hidden_channels": 8}}, "method: geof there, gcn now"),
+        ({"preset": "tuned"}, "preset: none there, tuned now"),
         ({"read_test": False}, "read_test"),
-        ({"record": {"data": {"content_hash": "b"}}}, "data.content_hash: a there, b now"),
     ],
 )
 def test_what_makes_another_run_is_never_accepted(change, named, tmp_path):
-    record = {"record": {"data": {"content_hash": "a"}}}
-    stopped_after(2, node_task(), tmp_path, **record)
+    stopped_after(2, node_task(), tmp_path)
     config = (tmp_path / "config.json").read_bytes()
     for allow in (False, True):
         with pytest.raises(ConfigError, match="name another folder") as caught:
-            finished(node_task(), tmp_path, allow_changes=allow, **{**record, **change})
+            finished(node_task(), tmp_path, allow_changes=allow, **change)
         assert named in str(caught.value)
         assert "--allow-changes" not in str(caught.value)
     assert (tmp_path / "config.json").read_bytes() == config
+
+
+def test_other_data_are_another_run(tmp_path):
+    task = node_task()
+    task.data = replace(task.data, content_hash="a")
+    stopped_after(2, task, tmp_path)
+    task.data = replace(task.data, content_hash="b")
+    with pytest.raises(ConfigError, match="content_hash: a there, b now"):
+        finished(task, tmp_path, allow_changes=True)
+
+
+def test_files_of_data_may_move(whole, tmp_path):
+    """The content decides; where it lies does not."""
+    stopped_after(2, node_task(), tmp_path, data=DataConfig(npz=tmp_path / "here.npz"))
+    moved = DataConfig(npz=tmp_path / "there.npz")
+    remaining, _ = finished(node_task(), tmp_path, data=moved)
+    assert remaining["checkpoint.safetensors"] == whole["checkpoint.safetensors"]
 
 
 def test_another_split_is_another_run(tmp_path):
@@ -324,7 +340,7 @@ def test_another_split_is_another_run(tmp_path):
     with pytest.raises(ConfigError, match="signature"):
         finished(node_task(signature=None), tmp_path, allow_changes=True)
     with pytest.raises(ConfigError, match="fanouts: None there"):
-        finished(node_task(batches=SAMPLED), tmp_path, allow_changes=True)
+        finished(node_task(training=SAMPLED), tmp_path, allow_changes=True)
 
 
 def test_a_finished_run_is_not_trained_again(whole, monkeypatch, tmp_path):

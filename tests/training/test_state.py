@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from geof.errors import DataError
-from geof.training import Experiment, TrainSettings
+from geof.training import TrainingConfig
 from geof.training.state import (
     CURRENT,
     PREVIOUS,
@@ -19,15 +19,15 @@ from geof.training.state import (
     load_state,
     save_state,
 )
-from tests.training.toys import FRAGILE, node_task
+from tests.training.toys import FRAGILE, network_of, node_task
 
 REPORT = EpochReport(1, 0.7, 50.0, 0.69, 0.01, 1.3)
 
 
 def build(seed: int = 0):
-    experiment = Experiment(node_task(), TrainSettings(seed=seed), options=FRAGILE)
-    network = experiment.build()
-    return experiment.task, network, torch.optim.Adam(network.parameters(), lr=0.05)
+    task = node_task()
+    network = network_of(task, TrainingConfig(seed=seed), options=FRAGILE)
+    return task, network, torch.optim.Adam(network.parameters(), lr=0.05)
 
 
 def step(task, network, optimiser) -> None:
@@ -88,7 +88,7 @@ def test_the_state_before_is_kept_until_the_next(tmp_path):
 def test_a_state_of_another_network_is_refused(tmp_path):
     _, network, optimiser = build()
     save_state(tmp_path, Progress([REPORT]), network, optimiser)
-    other = Experiment(node_task(), TrainSettings(), options={**FRAGILE, "steps": 3}).build()
+    other = network_of(node_task(), TrainingConfig(), options={**FRAGILE, "steps": 3})
     before = weights(other)
     with pytest.raises(DataError, match="missing encoder"):
         load_state(tmp_path, other, lambda epoch: torch.optim.Adam(other.parameters()))

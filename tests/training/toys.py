@@ -12,10 +12,20 @@ from geof.data.link_splits import random_link_split
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.signatures import SignatureConfig
 from geof.data.splits import GraphSplit, random_node_split
-from geof.training import BatchSettings, GraphTask, LinkTask, NodeTask
+from geof.training import (
+    GraphTask,
+    LinkTask,
+    Network,
+    NodeTask,
+    Result,
+    RunConfig,
+    Task,
+    Trainer,
+    TrainingConfig,
+)
 from tests.graphs import random_sample
 
-SAMPLED = BatchSettings(batch_size=9, fanouts=(2, 2))
+SAMPLED = TrainingConfig(batch_size=9, fanouts=(2, 2))
 
 # Dropout asks for the random state, batch normalisation for buffers, Adam for its moments.
 FRAGILE: dict[str, Any] = {
@@ -28,6 +38,31 @@ FRAGILE: dict[str, Any] = {
     "feature_dropout": 0.2,
     "outputs": "all",
 }
+
+
+def config_of(task: Task, training: TrainingConfig | None = None, **more) -> RunConfig:
+    """Return the config of a task with options of its own."""
+    return RunConfig(task=task.kind, training=training or TrainingConfig(), **more)
+
+
+def network_of(task: Task, training: TrainingConfig | None = None, **more) -> Network:
+    """Return an untrained network, its parameters drawn from the seed."""
+    return Trainer(config_of(task, training, **more), task).network
+
+
+def fit(
+    task: Task,
+    training: TrainingConfig,
+    *,
+    out=None,
+    watch=None,
+    allow_changes=False,
+    **more,
+) -> tuple[Network, Result]:
+    """Train; ``more`` are fields of the config."""
+    config = config_of(task, training, **more)
+    trainer = Trainer(config, task, out=out, watch=watch, allow_changes=allow_changes)
+    return trainer.network, trainer.fit()
 
 
 def node_graph(labels: torch.Tensor | None = None, nodes: int = 40, edges: int = 70) -> NodeGraph:
@@ -60,12 +95,12 @@ def link_task(**options) -> LinkTask:
 def graph_task(**options) -> GraphTask:
     part = torch.arange(30)
     split = GraphSplit(part[:18], part[18:24], part[24:], "fixed")
-    options = {"batches": BatchSettings(7), "signature": SignatureConfig(3), **options}
+    options = {"training": TrainingConfig(batch_size=7), "signature": SignatureConfig(3), **options}
     return GraphTask(graph_set(), split, **options)
 
 
 TASKS = {"node": node_task, "link": link_task, "graph": graph_task}
 SAMPLED_TASKS = {
-    "node, sampled": lambda: node_task(batches=SAMPLED),
-    "link, sampled": lambda: link_task(batches=SAMPLED),
+    "node, sampled": lambda: node_task(training=SAMPLED),
+    "link, sampled": lambda: link_task(training=SAMPLED),
 }

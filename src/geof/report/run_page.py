@@ -28,8 +28,6 @@ METRICS = {
     "mrr": "MRR",
     **{f"hits@{k}": f"Hits@{k}" for k in (20, 50, 100)},
 }
-# Shown as facts or below their own headings instead of among the settings.
-_ELSEWHERE = ("versions", "data", "class_names", "schema", "columns", "machine", "changes")
 
 
 def run_page(
@@ -54,11 +52,11 @@ def run_page(
         DataError: If the folder is no run.
     """
     config, result = read_config(folder), read_result(folder)
-    network = config.get("network")
-    if not isinstance(network, Mapping) or network.get("task") not in TASKS:
+    asked = config["run"]
+    if not isinstance(asked, Mapping) or asked.get("task") not in TASKS:
         raise DataError(
             f"Expected '{folder / 'config.json'}' to describe a run of 'geof train' (it names no "
-            "network with a task). Check the path."
+            "task). Check the path."
         )
     reports, cut = read_metrics(folder)
     missing = [*missing, *_unread(result, run), *cut]
@@ -73,10 +71,10 @@ def run_page(
     if views and views["map"] is None:
         missing.append("The map: the states are not all finite.")
     if views and views["geometry"] is None:
-        missing.append(f"The geometry of nodes: '{network['encoder']}' keeps none; only GeoF does.")
+        missing.append(f"The geometry of nodes: '{asked['method']}' keeps none; only GeoF does.")
     return {
         "kind": "run",
-        "title": f"{config.get('dataset')}: {TASKS[network['task']]} with {network['encoder']}",
+        "title": f"{config.get('dataset')}: {TASKS[asked['task']]} with {asked['method']}",
         "finished": result is not None,
         "missing": missing,
         "headline": _headline(config, result, run, reports),
@@ -84,10 +82,11 @@ def run_page(
         "versions": config.get("versions") or {},
         "machine": noted_machine(folder),
         "made": {"geof": __version__, **machine()},
-        "settings": {k: v for k, v in sorted(config.items()) if k not in _ELSEWHERE},
+        "task": asked["task"],
+        "config": {k: v for k, v in sorted(asked.items()) if k != "data"},
         "changes": config.get("changes") or [],
-        "notes": list((config.get("data") or {}).get("notes") or []),
-        "curves": _curves(reports, result, run, network["task"]),
+        "notes": list(config.get("notes") or []),
+        "curves": _curves(reports, result, run, asked["task"]),
         "part": part,
         "part_note": _part_note(part, result, run),
         **views,
@@ -136,7 +135,7 @@ def _headline(
         found.append(("Chosen epoch", f"{result['best_epoch']} of {result['epochs']}"))
         found.append(("Parameters", f"{result['parameters']:,}"))
         return [{"label": label, "value": value} for label, value in found]
-    planned = (config.get("training") or {}).get("epochs")
+    planned = (config["run"].get("training") or {}).get("epochs")
     last = reports[-1]["epoch"] if reports else 0
     found.append(("Not finished", f"epoch {last} of {planned}"))
     if run is not None:
@@ -149,16 +148,17 @@ def _headline(
 def _facts(
     config: Mapping[str, Any], result: Mapping[str, Any] | None, run: Run | None
 ) -> list[list[str]]:
-    network = config["network"]
+    asked = config["run"]
     facts = [
         ("Dataset", config.get("dataset")),
-        ("Content hash", (config.get("data") or {}).get("content_hash")),
-        ("Task", TASKS[network["task"]]),
-        ("Model", network["encoder"]),
-        ("Preset", config.get("preset")),
+        ("Content hash", config.get("content_hash")),
+        ("Task", TASKS[asked["task"]]),
+        ("Method", asked["method"]),
+        ("Revision", config.get("revision")),
+        ("Preset", asked.get("preset")),
         ("Split", config.get("split")),
         ("Split hash", config.get("split_hash")),
-        ("Seed", (config.get("training") or {}).get("seed")),
+        ("Seed", config.get("seed")),
         ("Epoch chosen by", config.get("selection")),
     ]
     if result is None and run is not None:

@@ -213,7 +213,7 @@ def _geometry(
         "blocks": geof.blocks,
         "size": geof.block_size,
         "features": {} if named is None else {str(f): named[f] for f in sorted(used)},
-        "normalised": geof.scale_features or run.network.spec.options["normalise"] != "none",
+        "normalised": geof.scale_features or run.config.options["normalise"] != "none",
         "scopes": list(scopes),
     }
 

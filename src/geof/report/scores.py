@@ -59,8 +59,11 @@ def link_scores(probability: Tensor, label: Tensor) -> dict[str, Any]:
 
 def confusion(truth: NDArray[Any], chosen: NDArray[Any], classes: int) -> NDArray[np.int64]:
     """Return counts ``(C, C)``: a row per true class, a column per predicted one."""
-    counts = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(counts, (truth, chosen), 1)
+    from sklearn.metrics import confusion_matrix
+
+    if not len(truth):  # which scikit-learn refuses
+        return np.zeros((classes, classes), dtype=np.int64)
+    counts: NDArray[np.int64] = confusion_matrix(truth, chosen, labels=range(classes))
     return counts
 
 

@@ -257,7 +257,8 @@ def _compared(
 
     Files may have moved, since the content decides. Seeds are compared as they take effect.
     """
-    names = ("method", "task", "options", "readout", "training", "pretraining", "read_test")
+    names = ("method", "preset", "task", "options", "readout", "training", "pretraining")
+    names = (*names, "read_test")
     facts = ("seed", "dataset", "content_hash", "class_names", "split", "split_hash")
     facts = (*facts, "signature", "protocol")
     both = []

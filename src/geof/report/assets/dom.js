@@ -100,11 +100,11 @@ function missingNote(title, sentences) {
     few ? list : folded(`${sentences.length} entries`, list));
 }
 
-/** Nested settings as lists within lists. */
-function tree(settings) {
+/** Nested options as lists within lists. */
+function tree(options) {
   const plain = [], nested = [];
-  if (!Object.keys(settings).length) return html("p", { class: "help" }, "not recorded");
-  for (const [name, value] of Object.entries(settings)) {
+  if (!Object.keys(options).length) return html("p", { class: "help" }, "not recorded");
+  for (const [name, value] of Object.entries(options)) {
     const inner = value && typeof value === "object" && !Array.isArray(value);
     (inner ? nested : plain).push([name, value]);
   }

@@ -28,7 +28,7 @@ function overview(page) {
     facts(page.facts),
     page.notes.length ? [html("h3", {}, "About the data"),
       html("ul", {}, page.notes.map((text) => html("li", {}, named(text))))] : null,
-    folded("Effective settings", tree(page.settings)),
+    folded("Config", tree(page.config)),
     page.changes.length ? folded("Settings changed on the way", tree({ ...page.changes })) : null,
     folded("Versions and machine", tree({ "Versions that ran": page.versions,
       "Machine that ran": page.machine || {},
@@ -61,7 +61,7 @@ function capital(text) {
 }
 
 function runPage(page) {
-  page.kindOf = UNITS[page.settings.network.task];
+  page.kindOf = UNITS[page.task];
   const everybody = people(page);
   const parts = [overview(page)];
   if (page.curves) parts.push(curvesSection(page));

@@ -1,4 +1,4 @@
-"""Settings from files, words, flags and presets: who goes over whom, and what is refused."""
+"""Options from files, words, flags and presets: who goes over whom, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import pytest
 import yaml
 
-from geof.cli import main, runs
+from geof.cli import main
+from geof.training import config as training_config
 from tests.cli.conftest import LOUD, QUICK
 
 
@@ -22,46 +23,65 @@ def source(tables) -> list[str]:
     return [*tables, "--label", "kind"]
 
 
-def test_shown_settings_used_as_a_file_give_the_same_run(source, tmp_path, capsys):
-    words = ["model.log_scale_bounds=[-2,2]", "patience=3", "clip=1e-1", "signature.walk_length=4"]
+def test_a_shown_config_used_as_a_file_gives_the_same_run(source, tmp_path, capsys):
+    words = [
+        "options.log_scale_bounds=[-2,2]",
+        "patience=3",
+        "clip=1e-1",
+        "signature.walk_length=4",
+    ]
     assert main(["train", *source, "--split", "3", "--show", *QUICK, *words]) == 0
     text = capsys.readouterr().out
-    file = tmp_path / "settings.yaml"
+    file = tmp_path / "config.yaml"
     file.write_text(text)
     assert main(["train", "--config", str(file), "--show"]) == 0
     assert capsys.readouterr().out == text
     one, other = tmp_path / "one", tmp_path / "other"
     assert main(["train", *source, "--split", "3", "--out", str(one), *QUICK, *words]) == 0
     assert main(["train", "--config", str(file), "--out", str(other), "--quiet"]) == 0
-    for name in ("settings.yaml", "config.json", "checkpoint.safetensors", "split.npz"):
+    assert main(["train", "--config", str(one / "config.json"), "--show"]) == 0
+    assert capsys.readouterr().out.endswith(text)
+    third = tmp_path / "third"
+    given = ["--config", str(one / "config.json"), "--out", str(third), "--quiet"]
+    assert main(["train", *given]) == 0
+    for name in ("config.json", "checkpoint.safetensors", "split.npz"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert (one / "settings.yaml").read_text() == text
+        assert (one / name).read_bytes() == (third / name).read_bytes(), name
 
 
-def test_nothing_is_written_when_settings_are_shown(source, tmp_path, capsys):
+def test_nothing_is_written_when_a_config_is_shown(source, tmp_path, capsys):
     show(capsys, *source, "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_words_go_over_the_file_and_the_file_over_the_preset(source, tmp_path, capsys, monkeypatch):
-    preset = {"epochs": 9, "clip": 2.0, "warmup": 1, "model": {"steps": 5, "blocks": 4}}
-    monkeypatch.setattr(runs, "load_preset", lambda *_: preset)
+    preset = {"epochs": 9, "clip": 2.0, "warmup": 1, "options": {"steps": 5, "blocks": 4}}
+    monkeypatch.setattr(training_config, "load_preset", lambda *_: preset)
     file = tmp_path / "s.yaml"
-    file.write_text("epochs: 7\nclip: 1e-1\nmodel:\n  steps: 4\n  prototypes: 2\n")
-    found = show(capsys, *source, "--config", str(file), "epochs=3", "model.prototypes=3")
+    file.write_text("epochs: 7\nclip: 1e-1\noptions:\n  steps: 4\n  prototypes: 2\n")
+    found = show(capsys, *source, "--config", str(file), "epochs=3", "options.prototypes=3")
     assert (found["epochs"], found["clip"], found["warmup"]) == (3, 0.1, 1)
-    model = found["model"]
-    assert (model["steps"], model["blocks"], model["prototypes"]) == (4, 4, 3)
+    options = found["options"]
+    assert (options["steps"], options["blocks"], options["prototypes"]) == (4, 4, 3)
 
 
 def test_flags_go_over_the_file(source, tmp_path, capsys):
     file = tmp_path / "s.yaml"
-    file.write_text("split: 1\nencoder: gcn\ntask: link\npreset: none\n")
+    file.write_text("split: 1\nmethod: gcn\ntask: link\npreset: none\n")
     found = show(capsys, *source, "--config", str(file))
-    assert [found[key] for key in ("split", "encoder", "task", "seed")] == ["1", "gcn", "link", 1]
-    flags = ["--split", "2", "--model", "geof", "--task", "node"]
+    assert [found[key] for key in ("split", "method", "task")] == ["1", "gcn", "link"]
+    flags = ["--split", "2", "--method", "geof", "--task", "node"]
     found = show(capsys, *source, "--config", str(file), *flags)
-    assert [found[key] for key in ("split", "encoder", "task", "seed")] == ["2", "geof", "node", 2]
+    assert [found[key] for key in ("split", "method", "task")] == ["2", "geof", "node"]
+
+
+def test_spellings_of_earlier_versions_still_work(source, tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    file.write_text("encoder: gcn\npreset: none\nmodel: {num_layers: 3}\n")
+    found = show(capsys, *source, "--config", str(file), "model.hidden_channels=9")
+    assert found["method"] == "gcn"
+    assert (found["options"]["num_layers"], found["options"]["hidden_channels"]) == (3, 9)
+    assert show(capsys, *source, "--model", "gcn")["method"] == "gcn"
 
 
 def test_the_file_names_the_data_unless_a_flag_does(source, tmp_path, capsys):
@@ -76,15 +96,15 @@ def test_the_file_names_the_data_unless_a_flag_does(source, tmp_path, capsys):
     ("text", "message"),
     [
         ("epoch: 3", "Did you mean 'epochs'"),
-        ("model: {temprature: 3}", "Did you mean 'temperature'"),
+        ("options: {temprature: 3}", "Did you mean 'temperature'"),
         ("readout: {dropuot: 0.5}", "Did you mean 'dropout'"),
         ("signature: {walk: 3}", "'signature.walk'"),
         ("data: {node: n.csv}", "Did you mean 'nodes'"),
-        ("data: {nodes: 3}", "'data.nodes' to be text (got 3)"),
-        ("data: {drop: city}", "'data.drop' to be a list of columns"),
+        ("data: {nodes: 3}", "'data.nodes' to be the name of a file or nothing (got 3)"),
+        ("data: {drop: city}", "'data.drop' to be a list, each text (got 'city')"),
         ("data: n.csv", "'data' to be a section"),
-        ("model: 3", "'model' to be a section"),
-        ("encoder: [gcn]", "'encoder' to be text"),
+        ("options: 3", "'options' to be a section"),
+        ("method: [gcn]", "'method' to be text"),
         ("encoder: geoff", "Did you mean 'geof'"),
         ("preset: 3", "'preset' to be text"),
         ("folds: ten", "'folds' to be an integer"),
@@ -107,11 +127,11 @@ def test_a_bad_file_is_refused_by_name(text, message, source, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "geoff"], "Did you mean 'geof'"),
-        (["--model", "geoff", "--preset", "tuned"], "Did you mean 'geof'"),
+        (["--method", "geoff"], "Did you mean 'geof'"),
+        (["--method", "geoff", "--preset", "tuned"], "Did you mean 'geof'"),
         (["--preset", "tunde"], "Did you mean 'tuned'"),
-        (["--model", "gcn", "--preset", "paper"], "Valid: 'none', 'plain'"),
-        (["--config", "none.yaml"], "Expected a settings file at 'none.yaml'"),
+        (["--method", "gcn", "--preset", "paper"], "Valid: 'none', 'plain'"),
+        (["--config", "none.yaml"], "Expected a config file at 'none.yaml'"),
         (["--split", "x"], "'--split' to be a number"),
         (["--task", "graph"], "'--task' to fit the data"),
         (["fanouts=[2,2]"], "'batch_size' beside 'fanouts'"),

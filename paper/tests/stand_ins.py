@@ -14,10 +14,10 @@ from geof_paper.grid import worker as runner
 SMALL_PRESET = {
     "epochs": 2,
     "learning_rate": 0.01,
-    "model": {"hidden_channels": 8, "blocks": 2, "controller_channels": 4},
+    "options": {"hidden_channels": 8, "blocks": 2, "controller_channels": 4},
     "signature": {"walk_length": 3},
 }
-SMALL_BASELINE = {"epochs": 2, "model": {"hidden_channels": 8}, "signature": {"walk_length": 3}}
+SMALL_BASELINE = {"epochs": 2, "options": {"hidden_channels": 8}, "signature": {"walk_length": 3}}
 
 
 def small_graph(name: str) -> NodeGraph:
@@ -66,10 +66,10 @@ def tiny(monkeypatch):
 
 @pytest.fixture
 def small_presets(monkeypatch):
-    """Small settings in place of every preset."""
+    """Small options in place of every preset."""
 
-    def load_preset(encoder, preset, task, dataset=None):
-        return SMALL_PRESET if encoder == "geof" else SMALL_BASELINE
+    def load_preset(method, preset, task, dataset=None):
+        return SMALL_PRESET if method == "geof" else SMALL_BASELINE
 
-    for module in ("cells", "studies"):
-        monkeypatch.setattr(f"geof.experiments.{module}.load_preset", load_preset)
+    for module in ("geof.training.config", "geof_paper.studies.declared"):
+        monkeypatch.setattr(f"{module}.load_preset", load_preset, raising=False)

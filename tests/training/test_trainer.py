@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,29 +13,28 @@ from geof.data.records import GraphSet
 from geof.data.signatures import SignatureConfig
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError
-from geof.methods.interface import Outputs
+from geof.methods.interface import InputShape, Outputs
 from geof.training import (
-    BatchSettings,
-    Experiment,
     GraphTask,
     LinkTask,
     Network,
     NodeTask,
+    RunConfig,
     Scores,
     Task,
-    TrainSettings,
+    TrainingConfig,
     Watch,
-    fit,
     load_checkpoint,
 )
-from geof.training.network import NetworkSpec
 from tests.training.toys import (
     FRAGILE,
     SAMPLED_TASKS,
     TASKS,
+    fit,
     graph_set,
     graph_task,
     link_task,
+    network_of,
     node_graph,
     node_task,
 )
@@ -43,17 +43,17 @@ GCN = {"hidden_channels": 8, "num_layers": 1, "dropout": 0.0}
 GEOF = {"hidden_channels": 8, "blocks": 2}
 
 
-def run(task: Task, out=None, epochs=8, encoder="gcn", seed=0, **settings):
-    options = GCN if encoder == "gcn" else GEOF
-    plan = TrainSettings(epochs=epochs, seed=seed, **settings)
-    return fit(task, plan, encoder=encoder, options=options, preset="test", out=out)
+def run(task: Task, out=None, epochs=8, method="gcn", seed=0, **settings):
+    options = GCN if method == "gcn" else GEOF
+    training = TrainingConfig(epochs=epochs, seed=seed, **settings)
+    return fit(task, training, method=method, options=options, preset="test", out=out)
 
 
-@pytest.mark.parametrize("encoder", ["gcn", "geof"])
+@pytest.mark.parametrize("method", ["gcn", "geof"])
 @pytest.mark.parametrize("kind", TASKS)
-def test_run_folder_holds_what_it_says(kind, encoder, tmp_path):
+def test_run_folder_holds_what_it_says(kind, method, tmp_path):
     task, out = TASKS[kind](), tmp_path / "run"
-    _, result = run(task, out, encoder=encoder)
+    _, result = run(task, out, method=method)
     assert {path.name for path in out.iterdir()} == {
         ".lock",
         "config.json",
@@ -61,6 +61,7 @@ def test_run_folder_holds_what_it_says(kind, encoder, tmp_path):
         "split.npz",
         "checkpoint.safetensors",
         "result.json",
+        "machine.json",
     }
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == list(range(1, 9))
@@ -71,8 +72,8 @@ def test_run_folder_holds_what_it_says(kind, encoder, tmp_path):
     assert stored["test"] == stored["metrics"][task.metric] == result.test
 
     # The folder alone rebuilds the network, and the network gives the recorded number.
-    spec = json.loads((out / "config.json").read_text())["network"]
-    again = Network(NetworkSpec(**spec))
+    about = json.loads((out / "config.json").read_text())
+    again = Network(RunConfig.from_dict(about["run"]), InputShape(**about["shape"]))
     load_checkpoint(out / "checkpoint.safetensors", again)
     again.eval()
     assert task.evaluate(again, "test").metrics == result.metrics
@@ -81,15 +82,10 @@ def test_run_folder_holds_what_it_says(kind, encoder, tmp_path):
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_task_learns(kind):
     task = TASKS[kind]()
-    network, _ = run(task, epochs=60, encoder="geof", weight_decay=0.0)
-    early = sum(loss.item() for loss in task.losses(Network(_spec(task)), 1))
+    network, _ = run(task, epochs=60, method="geof", weight_decay=0.0)
+    early = sum(loss.item() for loss in task.losses(network_of(task, options=GEOF), 1))
     late = sum(loss.item() for loss in task.losses(network, 1))
     assert late < 0.8 * early
-
-
-def _spec(task: Task) -> NetworkSpec:
-    width = task.signature.values.size(1)
-    return NetworkSpec("geof", GEOF, task.kind, task.in_channels, width, task.num_classes)
 
 
 def test_the_chosen_epoch_is_what_is_kept(tmp_path):
@@ -131,7 +127,7 @@ def test_test_labels_have_no_influence():
     assert second.test == pytest.approx(100 - first.test)
 
 
-def trained(task: Task, settings: TrainSettings, **more):
+def trained(task: Task, settings: TrainingConfig, **more):
     """Train the network whose every part draws random numbers; return weights and reports."""
     reports = []
     watch = Watch(on_epoch=reports.append)
@@ -144,7 +140,7 @@ def trained(task: Task, settings: TrainSettings, **more):
 def test_same_seed_same_bits(kind):
     task = (TASKS | SAMPLED_TASKS)[kind]()
     (one, same, _), (two, also, _), (other, *_) = (
-        trained(task, TrainSettings(epochs=3, seed=seed)) for seed in (0, 0, 1)
+        trained(task, TrainingConfig(epochs=3, seed=seed)) for seed in (0, 0, 1)
     )
     assert torch.equal(one, two)
     assert same == also
@@ -159,7 +155,7 @@ def test_same_bits_with_two_threads(kind):
     task = large_task(kind)
     torch.set_num_threads(2)
     try:
-        one, two = (trained(task, TrainSettings(epochs=1)) for _ in range(2))
+        one, two = (trained(task, TrainingConfig(epochs=1)) for _ in range(2))
     finally:
         torch.set_num_threads(1)
     assert torch.equal(one[0], two[0])
@@ -171,8 +167,8 @@ def large_task(kind: str) -> Task:
     if kind == "graph":
         part = torch.arange(1200)
         split = GraphSplit(part[:1000], part[1000:1100], part[1100:], "fixed")
-        batches = BatchSettings(500)
-        return GraphTask(graph_set(1200), split, batches=batches, signature=signature)
+        batches = TrainingConfig(batch_size=500)
+        return GraphTask(graph_set(1200), split, training=batches, signature=signature)
     data = node_graph(nodes=4000, edges=9000)
     if kind == "node":
         return NodeTask(data, random_node_split(4000, 0), signature=signature)
@@ -214,7 +210,7 @@ def test_validation_is_looked_at_when_asked_and_at_the_end():
         return NodeTask.evaluate(task, network, part)
 
     task.evaluate = evaluate
-    _, reports, result = trained(task, TrainSettings(epochs=7, evaluate_every=3))
+    _, reports, result = trained(task, TrainingConfig(epochs=7, evaluate_every=3))
     seen = [report.epoch for report in reports if report.validation is not None]
     assert seen == [3, 6, 7]
     assert [r.epoch for r in reports if r.validation_loss is not None] == seen
@@ -230,26 +226,26 @@ def test_the_test_part_is_not_read_unless_asked(tmp_path):
         return NodeTask.evaluate(task, network, part)
 
     task.evaluate = evaluate
-    _, _, result = trained(task, TrainSettings(epochs=2), read_test=False, out=tmp_path)
+    _, _, result = trained(task, TrainingConfig(epochs=2), read_test=False, out=tmp_path)
     assert set(looks) == {"validation"}
     assert (result.test, result.metrics) == (None, {})
     assert json.loads((tmp_path / "result.json").read_text())["test"] is None
 
 
 def test_reports_give_the_rate_of_the_schedule():
-    settings = TrainSettings(epochs=5, schedule="cosine", warmup=2, learning_rate=0.1)
+    settings = TrainingConfig(epochs=5, schedule="cosine", warmup=2, learning_rate=0.1)
     _, reports, _ = trained(node_task(), settings)
     assert [r.learning_rate for r in reports] == [settings.learning_rate_at(e) for e in range(1, 6)]
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW"])
 def test_the_first_epoch_is_one_step_of_the_optimiser(kind):
-    settings = TrainSettings(
+    settings = TrainingConfig(
         epochs=1, optimiser=kind.lower(), learning_rate=0.03, weight_decay=0.5, warmup=3
     )
     task = node_task()
     network, _ = fit(task, settings, options=GEOF)
-    by_hand = Experiment(task, settings, options=GEOF).build()
+    by_hand = network_of(task, settings, options=GEOF)
     by_hand.train()
     optimiser = getattr(torch.optim, kind)(by_hand.parameters(), lr=0.01, weight_decay=0.5)
     next(task.losses(by_hand, 1)).backward()
@@ -268,25 +264,26 @@ def test_clipping_bounds_what_the_optimiser_sees(monkeypatch):
         return step(self, *arguments)
 
     monkeypatch.setattr(torch.optim.Adam, "step", spy)
-    _, free, _ = trained(node_task(), TrainSettings(epochs=3))
+    _, free, _ = trained(node_task(), TrainingConfig(epochs=3))
     assert [r.gradient_norm for r in free] == pytest.approx(seen)
     assert min(seen) > 0.01
     seen.clear()
-    _, clipped, _ = trained(node_task(), TrainSettings(epochs=3, clip=0.01))
+    _, clipped, _ = trained(node_task(), TrainingConfig(epochs=3, clip=0.01))
     assert seen == pytest.approx([0.01] * 3, rel=1e-3)
     assert min(r.gradient_norm for r in clipped) > 0.01  # as it was before
     seen.clear()
-    trained(node_task(), TrainSettings(epochs=1, clip=1e6))  # above it nothing changes
+    trained(node_task(), TrainingConfig(epochs=1, clip=1e6))  # above it nothing changes
     assert seen == pytest.approx([free[0].gradient_norm])
 
 
-def test_more_files_and_records_are_written(tmp_path):
-    more = {"record": {"notes": ["ü"]}, "files": {"settings.yaml": b"epochs: 1\n"}}
-    fit(node_task(), TrainSettings(epochs=1), options=GEOF, out=tmp_path, **more)
-    assert (tmp_path / "settings.yaml").read_bytes() == b"epochs: 1\n"
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["notes"] == ["ü"]
-    assert config["training"]["epochs"] == 1
+def test_what_is_known_of_the_data_is_written(tmp_path):
+    data = replace(node_graph(), notes=("ü",), content_hash="abc")
+    task = NodeTask(data, random_node_split(40, 0))
+    fit(task, TrainingConfig(epochs=1), options=GEOF, out=tmp_path)
+    about = json.loads((tmp_path / "config.json").read_text())
+    assert (about["notes"], about["content_hash"]) == (["ü"], "abc")
+    assert about["class_names"] == ["no", "yes"]
+    assert about["run"]["training"]["epochs"] == 1
 
 
 def test_graphs_come_in_another_order_each_epoch():
@@ -330,15 +327,15 @@ def test_unlabelled_nodes_cannot_be_split():
         NodeTask(node_graph(), NodeSplit(part[:30], part[30:45], part[45:], "too large"))
 
 
-def test_unknown_encoder_and_option():
+def test_unknown_method_and_option():
     with pytest.raises(ConfigError, match=r"'geoff'.*Did you mean 'geof'"):
-        fit(node_task(), TrainSettings(epochs=1), encoder="geoff")
-    with pytest.raises(ConfigError, match=r"'model.temprature'.*Did you mean 'temperature'"):
-        fit(node_task(), TrainSettings(epochs=1), options={"temprature": 3})
-    with pytest.raises(ConfigError, match=r"'model.num_layer'.*Did you mean 'num_layers'"):
-        fit(node_task(), TrainSettings(epochs=1), encoder="gcn", options={"num_layer": 3})
+        fit(node_task(), TrainingConfig(epochs=1), method="geoff")
+    with pytest.raises(ConfigError, match=r"'options.temprature'.*Did you mean 'temperature'"):
+        fit(node_task(), TrainingConfig(epochs=1), options={"temprature": 3})
+    with pytest.raises(ConfigError, match=r"'options.num_layer'.*Did you mean 'num_layers'"):
+        fit(node_task(), TrainingConfig(epochs=1), method="gcn", options={"num_layer": 3})
     with pytest.raises(ConfigError, match=r"'readout.drop'.*Did you mean 'dropout'"):
-        fit(node_task(), TrainSettings(epochs=1), readout={"drop": 0.1})
+        fit(node_task(), TrainingConfig(epochs=1), readout={"drop": 0.1})
 
 
 def test_roc_auc_needs_two_classes():
@@ -349,7 +346,7 @@ def test_roc_auc_needs_two_classes():
 
 
 def test_hidden_edges_are_predicted_and_not_seen():
-    task = link_task(batches=BatchSettings(hidden_edges=0.25))
+    task = link_task(training=TrainingConfig(hidden_edges=0.25))
     given = []
 
     class Spy(torch.nn.Module):
@@ -378,6 +375,6 @@ def test_hidden_edges_are_predicted_and_not_seen():
 def test_hidden_edges_are_a_share():
     for bad in (0, 1, 1.5, "all"):
         with pytest.raises(ConfigError, match="hidden_edges"):
-            BatchSettings(hidden_edges=bad)
+            TrainingConfig(hidden_edges=bad)
     with pytest.raises(ConfigError, match="got both"):
-        BatchSettings(batch_size=4, fanouts=(2,), hidden_edges=0.5)
+        TrainingConfig(batch_size=4, fanouts=(2,), hidden_edges=0.5)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from geof.errors import ConfigError, DataError
-from geof.yaml_options import dump_settings, merge, parse_words, read_settings
+from geof.yaml_files import dump_yaml, merge, parse_words, read_yaml
 
 # PyYAML itself writes U+0085, an old line end, as a space.
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\x85")
@@ -35,7 +35,7 @@ TREES = st.dictionaries(
 def read(text: str, tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text(text, encoding="utf-8", newline="")
-    return read_settings(path)
+    return read_yaml(path)
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +46,19 @@ def folder(tmp_path_factory):
 @given(tree=TREES)
 @example(tree={"learning_rate": 1e-05, "clip": 1e16, "name": "1e5", "flag": "True"})
 def test_what_is_written_reads_back(tree, folder):
-    again = read(dump_settings(tree), folder)
+    again = read(dump_yaml(tree), folder)
     assert again == tree
     assert repr(again) == repr(tree)  # 1, 1.0 and True are different settings; -0.0 too
 
 
 def test_tuples_become_lists_and_short_lists_stand_on_one_line(tmp_path):
-    text = dump_settings({"model": {"log_scale_bounds": (-5.0, 5.0)}, "fanouts": (10, 10)})
+    text = dump_yaml({"model": {"log_scale_bounds": (-5.0, 5.0)}, "fanouts": (10, 10)})
     assert "fanouts: [10, 10]\n" in text
     assert read(text, tmp_path) == {"model": {"log_scale_bounds": [-5.0, 5.0]}, "fanouts": [10, 10]}
 
 
 def test_the_order_of_keys_is_kept():
-    assert dump_settings({"b": 1, "a": {"d": 1, "c": 2}}) == "b: 1\na:\n  d: 1\n  c: 2\n"
+    assert dump_yaml({"b": 1, "a": {"d": 1, "c": 2}}) == "b: 1\na:\n  d: 1\n  c: 2\n"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_what_cannot_be_settings_is_told_with_the_place(text, message, tmp_path)
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(DataError, match="Expected a settings file at"):
-        read_settings(tmp_path / "none.yaml")
-    with pytest.raises(DataError, match="Expected a settings file at"):
-        read_settings(tmp_path)
+    with pytest.raises(DataError, match="Expected a config file at"):
+        read_yaml(tmp_path / "none.yaml")
+    with pytest.raises(DataError, match="Expected a config file at"):
+        read_yaml(tmp_path)
     (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))
-    with pytest.raises(DataError, match="Expected a settings file at"):
-        read_settings(tmp_path / "latin.yaml")
+    with pytest.raises(DataError, match="Expected a config file at"):
+        read_yaml(tmp_path / "latin.yaml")
 
 
 def test_words_make_a_tree_and_later_ones_win():

@@ -1,4 +1,4 @@
-"""What a method may bring besides an encoder: loss, decoder, pretext, work between epochs."""
+"""What a method may bring besides states: loss, decoder, pretext, work between epochs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from torch import nn
 
 from geof.errors import ConfigError
 from geof.methods.interface import Encoding, Outputs
-from geof.methods.registry import Encoder
-from geof.training import ENCODERS, Experiment, Plan, TrainSettings, Watch, fit
-from geof.training.settings import PretrainSettings
-from tests.training.toys import TASKS, node_task
+from geof.methods.registry import Method, register, unregister
+from geof.training import PretrainingConfig, RunConfig, TrainingConfig, Watch
+from tests.training.toys import TASKS, fit, network_of, node_task
 
 
-class Method(nn.Module):
+class Everything(nn.Module):
     """A linear map with everything a method may have."""
 
     def __init__(self, in_channels, task, num_nodes, num_edges, num_classes, *, width=4):
@@ -63,17 +62,23 @@ class Silent(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setitem(
-        ENCODERS, "method", Encoder(Method, readouts={"node": OwnReadout, "link": Silent})
-    )
+def _registered():
+    register(Method("mine", Everything, readouts={"node": OwnReadout, "link": Silent}))
+    yield
+    unregister("mine")
+
+
+def parse(tree=None, **about) -> RunConfig:
+    return RunConfig.parse({"method": "mine", "task": "node", **about}, tree or {})
 
 
 def test_a_method_is_given_what_it_names():
     for kind, make in TASKS.items():
         task = make()
-        network = Experiment(task, TrainSettings(), encoder="method").build()
-        assert network.encoder.given == (kind, task.num_nodes, task.num_edges, task.num_classes)
+        network, shape = network_of(task, method="mine"), task.shape
+        assert network.encoder.given == (
+            *(kind, shape.num_nodes, shape.num_edges, shape.num_classes),
+        )
     assert network.encoder.given[1:3] == (None, None)  # a set of graphs has no one size
 
 
@@ -83,7 +88,7 @@ def test_the_loss_is_what_is_graded_and_the_penalty():
     assert outputs.loss(lambda z: z.sum()).item() == 0.5 * 2 + 2 * 6 + 7
     assert Outputs(logits).loss(lambda z: z.sum()).item() == 2
     task = node_task()
-    network = Experiment(task, TrainSettings(), encoder="method").build()
+    network = network_of(task, method="mine")
     outputs = network.outputs(task.inputs)
     (loss,) = task.losses(network, 1)
     train, y = task.split.train, task.data.graph.y
@@ -95,31 +100,30 @@ def test_the_loss_is_what_is_graded_and_the_penalty():
 
 
 def test_a_readout_of_its_own_or_the_shared_one():
-    plan = Plan.from_tree({}, task="node", encoder="method")
-    assert plan.readout == {"kind": "own", "factor": 2.0}
-    plan = Plan.from_tree({"readout": {"kind": "shared"}}, task="node", encoder="method")
-    assert plan.readout == {"kind": "shared", "dropout": 0.0}
-    network = plan.experiment(node_task()).build()
+    assert parse().readout == {"kind": "own", "factor": 2.0}
+    config = parse({"readout": {"kind": "shared"}})
+    assert config.readout == {"kind": "shared", "dropout": 0.0}
+    network = network_of(node_task(), method="mine", readout={"kind": "shared"})
     assert not network.has_own_readout
     assert network(node_task().inputs).shape == (40, 2)
-    assert "kind" not in Plan.from_tree({}, task="graph", encoder="method").readout
+    assert "kind" not in parse(task="graph").readout
     with pytest.raises(ConfigError, match=r"readout.kind.*Did you mean 'shared'"):
-        Plan.from_tree({"readout": {"kind": "shard"}}, task="node", encoder="method")
+        parse({"readout": {"kind": "shard"}})
     with pytest.raises(ConfigError, match=r"readout.dropout.*Valid: 'factor', 'kind'"):
-        Plan.from_tree({"readout": {"dropout": 0.1}}, task="node", encoder="method")
+        parse({"readout": {"dropout": 0.1}})
     with pytest.raises(ConfigError, match=r"Unknown option 'readout\.kind'"):
-        Plan.from_tree({"readout": {"kind": "own"}}, task="node", encoder="gcn")
+        parse({"readout": {"kind": "own"}}, method="gcn")
 
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_first_the_pretext_then_the_task(freeze):
     task = node_task()
-    stage = PretrainSettings(epochs=3, learning_rate=0.1, freeze=freeze)
-    settings = TrainSettings(epochs=2, learning_rate=0.1)
-    alone, _ = fit(task, TrainSettings(epochs=1), encoder="method", pretraining=stage)
+    stage = PretrainingConfig(epochs=3, learning_rate=0.1, freeze=freeze)
+    training = TrainingConfig(epochs=2, learning_rate=0.1)
+    alone, _ = fit(task, TrainingConfig(epochs=1), method="mine", pretraining=stage)
     reports = []
     network, result = fit(
-        task, settings, encoder="method", pretraining=stage, watch=Watch(on_epoch=reports.append)
+        task, training, method="mine", pretraining=stage, watch=Watch(on_epoch=reports.append)
     )
     log = network.encoder.log
     assert log[:3] == ["pretext"] * 3
@@ -140,8 +144,8 @@ def test_first_the_pretext_then_the_task(freeze):
 
 def test_a_frozen_encoders_states_are_not_those_of_another():
     task = node_task()
-    first = Experiment(task, TrainSettings(seed=0), encoder="method").build().eval()
-    second = Experiment(task, TrainSettings(seed=1), encoder="method").build().eval()
+    first = network_of(task, TrainingConfig(seed=0), method="mine").eval()
+    second = network_of(task, TrainingConfig(seed=1), method="mine").eval()
     for network in (first, second):
         before = network.encode(task.inputs).states
         network.freeze_encoder()
@@ -152,30 +156,29 @@ def test_a_frozen_encoders_states_are_not_those_of_another():
 
 def test_stages_that_cannot_be():
     with pytest.raises(ConfigError, match="'gcn', which has no pretext task"):
-        fit(node_task(), TrainSettings(), encoder="gcn", pretraining=PretrainSettings(epochs=2))
-    stage = PretrainSettings(epochs=2)
+        fit(node_task(), TrainingConfig(), method="gcn", pretraining=PretrainingConfig(epochs=2))
+    stage = PretrainingConfig(epochs=2)
     with pytest.raises(ConfigError, match="nothing would be left to train"):
-        fit(TASKS["link"](), TrainSettings(), encoder="method", pretraining=stage)
+        fit(TASKS["link"](), TrainingConfig(), method="mine", pretraining=stage)
     for options in ({"epochs": -1}, {"learning_rate": 0}, {"weight_decay": -1}, {"freeze": 1}):
         with pytest.raises(ConfigError, match=rf"pretraining.{next(iter(options))}"):
-            PretrainSettings(**options)
+            PretrainingConfig(**options)
     with pytest.raises(ConfigError, match=r"'pretraining.epoch'.*Did you mean 'epochs'"):
-        Plan.from_tree({"pretraining": {"epoch": 3}}, task="node", encoder="method")
+        parse({"pretraining": {"epoch": 3}})
 
 
-def test_the_stage_is_part_of_the_plan_only_where_there_is_one():
-    assert "pretraining" not in Plan.from_tree({}, task="node", encoder="method").tree()
-    tree = {"pretraining": {"epochs": 3, "freeze": False}}
-    plan = Plan.from_tree(tree, task="node", encoder="method")
-    assert plan.tree()["pretraining"]["epochs"] == 3
-    assert Plan.from_tree(plan.tree(), task="node", encoder="method") == plan
+def test_the_stage_is_part_of_the_config_only_where_there_is_one():
+    assert "pretraining" not in parse().tree()
+    config = parse({"pretraining": {"epochs": 3, "freeze": False}})
+    assert config.tree()["pretraining"]["epochs"] == 3
+    assert RunConfig.parse(config.tree()) == config
 
 
 def test_the_learning_rate_falls_in_steps():
-    settings = TrainSettings(
+    training = TrainingConfig(
         epochs=6, learning_rate=1.0, schedule="step", decay_every=2, decay_factor=0.5
     )
-    assert [settings.learning_rate_at(e) for e in range(1, 7)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert [training.learning_rate_at(e) for e in range(1, 7)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
     for options in (
         {"schedule": "step"},
         {"schedule": "step", "decay_every": 3},
@@ -183,7 +186,7 @@ def test_the_learning_rate_falls_in_steps():
         {"decay_factor": 0.5},
     ):
         with pytest.raises(ConfigError, match="'decay_every' and 'decay_factor'"):
-            TrainSettings(**options)
+            TrainingConfig(**options)
     for bad in ({"decay_every": 0}, {"decay_factor": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
-            TrainSettings(**{"schedule": "step", "decay_every": 3, "decay_factor": 0.5, **bad})
+            TrainingConfig(**{"schedule": "step", "decay_every": 3, "decay_factor": 0.5, **bad})
