@@ -1,0 +1,489 @@
+"""Run many jobs: one after another in this process, or several at once in processes of their own.
+
+An executor draws a job when there is room for it, not before, so that a job may depend on what
+came of earlier ones; outcomes arrive as jobs end. An exception, or the death of a process, is an
+outcome like any other: the executor goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from geof.errors import GeofError, StoppedError
+
+Job = TypeVar("Job")
+Value = TypeVar("Value")
+ShouldStop: TypeAlias = Callable[[], bool]
+Function: TypeAlias = Callable[[Job, ShouldStop], Value]
+"""What is done with a job. It is handed what tells whether to save and raise ``StoppedError``."""
+
+THREADS = "OMP_NUM_THREADS"
+
+_READY, _STOP = b"ready", b"stop"
+_POLL_SECONDS = 0.2
+"""From one look at ``should_stop`` to the next."""
+
+_PULSE_SECONDS = 1.0
+"""From one look of a worker at whether its parent still lives to the next."""
+
+_PATIENCE_SECONDS = 10.0
+"""What workers get to save and end before they are killed, when a run is broken off."""
+
+
+class WorkerLostError(GeofError):
+    """A worker process ended although it was not told to."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Value]):
+    """What came of a job: a value, or the error that ended it."""
+
+    value: Value | None = None
+    error: Exception | None = None
+
+
+class Executor(Protocol):
+    """Runs jobs."""
+
+    def run(
+        self,
+        function: Function[Job, Value],
+        jobs: Iterable[Job],
+        *,
+        should_stop: ShouldStop = lambda: False,
+    ) -> Iterator[tuple[Job, Outcome[Value]]]:
+        """Yield every job with its outcome, in the order in which they end.
+
+        Args:
+            function: What to do with a job.
+            jobs: Drawn one by one, each when it can begin at once.
+            should_stop: When it says so, no further job is drawn and those that run are told to
+                save; their outcomes, ``StoppedError`` among them, are the last.
+        """
+        ...
+
+
+class InProcess:
+    """Runs jobs one after another in this process."""
+
+    def run(
+        self,
+        function: Function[Job, Value],
+        jobs: Iterable[Job],
+        *,
+        should_stop: ShouldStop = lambda: False,
+    ) -> Iterator[tuple[Job, Outcome[Value]]]:
+        """Yield every job with its outcome. See :class:`Executor`."""
+        for job in until(jobs, should_stop):
+            yield job, attempt(function, job, should_stop)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Runs jobs in processes, each with its share of the cores.
+
+    The function and the jobs are pickled; a worker keeps its copy of the function from one job to
+    the next. Workers are started when there is something to do. No Ctrl-C of the terminal reaches
+    them: they stop when this process tells them, when it dies, and when they are asked to end
+    (SIGTERM), each time after saving.
+
+    Attributes:
+        workers: How many at once.
+        threads: Of a worker, unless ``OMP_NUM_THREADS`` is set; ``None`` divides the cores.
+        retries: How often a job whose process died is begun again.
+        log: Folder for what workers print, a file each; ``None`` prints it here.
+
+    Raises:
+        WorkerLostError: From :meth:`run`, if a worker does not even start.
+    """
+
+    workers: int
+    threads: int | None = None
+    retries: int = 1
+    log: Path | None = None
+
+    @property
+    def share(self) -> int:
+        """The number of threads of a worker."""
+        return self.threads or max(1, cores() // self.workers)
+
+    def run(
+        self,
+        function: Function[Job, Value],
+        jobs: Iterable[Job],
+        *,
+        should_stop: ShouldStop = lambda: False,
+    ) -> Iterator[tuple[Job, Outcome[Value]]]:
+        """Yield every job with its outcome. See :class:`Executor`."""
+        pool: _Pool[Job, Value] = _Pool(self, pickle.dumps(function))
+        drawn = until(jobs, should_stop)
+        patience = _PATIENCE_SECONDS
+        try:
+            while True:
+                stopping = should_stop()
+                if stopping:
+                    pool.stop()
+                while not stopping and pool.has_room():
+                    task = pool.next_lost() or _next_task(drawn)
+                    if task is None:
+                        break
+                    pool.begin(task)
+                if pool.is_idle():
+                    return
+                yield from pool.outcomes(_POLL_SECONDS, stopping=stopping)
+        except KeyboardInterrupt:
+            patience = 0.0
+            raise
+        finally:
+            pool.close(patience)
+
+
+def until(jobs: Iterable[Job], should_stop: ShouldStop) -> Iterator[Job]:
+    """Yield jobs until ``should_stop``, which is asked before each is drawn."""
+    drawn = iter(jobs)
+    while not should_stop():
+        try:
+            job = next(drawn)
+        except StopIteration:
+            return
+        yield job
+
+
+def attempt(function: Function[Job, Value], job: Job, should_stop: ShouldStop) -> Outcome[Value]:
+    """Return a job's outcome, whatever it raises."""
+    try:
+        return Outcome(function(job, should_stop))
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass
+class _Task(Generic[Job]):
+    """A job on its way, pickled; how often its process died; why it cannot be sent, if so."""
+
+    job: Job
+    payload: bytes = b""
+    deaths: int = 0
+    error: Exception | None = None
+
+
+def _next_task(drawn: Iterator[Job]) -> _Task[Job] | None:
+    for job in drawn:
+        try:
+            return _Task(job, pickle.dumps(job))
+        except Exception as error:  # of any kind: pickling runs code of the job
+            return _Task(job, error=error)
+    return None
+
+
+class _Pool(Generic[Job, Value]):
+    """The workers of one run and the tasks they have."""
+
+    def __init__(self, how: Processes, function: bytes) -> None:
+        self.how, self.function = how, function
+        self.workers: list[_Worker[Job]] = []
+        self.lost: deque[_Task[Job]] = deque()
+        self.done: deque[tuple[Job, Outcome[Value]]] = deque()
+        self.told_to_stop = False
+
+    def has_room(self) -> bool:
+        busy = sum(worker.task is not None for worker in self.workers)
+        return busy < self.how.workers and not self.done  # what is done is told first
+
+    def is_idle(self) -> bool:
+        busy = any(worker.task is not None for worker in self.workers)
+        return not (busy or self.lost or self.done)
+
+    def next_lost(self) -> _Task[Job] | None:
+        return self.lost.popleft() if self.lost else None
+
+    def begin(self, task: _Task[Job]) -> None:
+        """Give a task to a worker that has none, or to a new one."""
+        if task.error is not None:
+            self.done.append((task.job, Outcome(error=task.error)))
+            return
+        for worker in [worker for worker in self.workers if worker.task is None]:
+            if worker.give(task):
+                return
+            self._remove(worker)  # it died with nothing to do
+        numbers = {worker.number for worker in self.workers}
+        number = min(n for n in range(len(numbers) + 1) if n not in numbers)
+        worker = _Worker(number, self.how, self.function)
+        self.workers.append(worker)
+        worker.give(task)
+
+    def stop(self) -> None:
+        """Tell everyone, once, to save and stop; tasks that were to be begun again are not."""
+        if not self.told_to_stop:
+            self.told_to_stop = True
+            for worker in self.workers:
+                worker.send(_STOP)
+        while self.lost:
+            self.done.append((self.lost.popleft().job, _stopped()))
+
+    def outcomes(self, seconds: float, *, stopping: bool) -> Iterator[tuple[Job, Outcome[Value]]]:
+        """Yield what ended, after waiting for it at most so long."""
+        if not self.done:
+            wait([worker.connection for worker in self.workers], seconds)
+        for worker in list(self.workers):
+            self._listen(worker, stopping)
+        while self.done:
+            yield self.done.popleft()
+
+    def close(self, patience: float) -> None:
+        """Let workers save and end; kill those that do not."""
+        for worker in self.workers:
+            worker.connection.close()  # which tells them
+        deadline = time.monotonic() + patience
+        for worker in self.workers:
+            worker.end(max(0.0, deadline - time.monotonic()))
+        self.workers.clear()
+
+    def _listen(self, worker: _Worker[Job], stopping: bool) -> None:
+        ended = worker.process.exitcode is not None  # before its last words are read
+        try:
+            while worker.connection.poll():
+                message = worker.connection.recv_bytes()
+                if message == _READY:
+                    worker.ready = True
+                elif worker.task is not None:
+                    self.done.append((worker.task.job, _loaded(message)))
+                    worker.task = None
+        except (EOFError, OSError):
+            self._bury(worker, stopping)
+        else:
+            if ended:
+                self._bury(worker, stopping)
+
+    def _bury(self, worker: _Worker[Job], stopping: bool) -> None:
+        """Decide what becomes of the task of a worker that died."""
+        how, task = self._remove(worker), worker.task
+        if task is None:
+            return
+        if stopping:
+            self.done.append((task.job, _stopped()))
+            return
+        if not worker.ready:
+            raise WorkerLostError(
+                f"Expected a worker process to start, but it {how} before its first job. What it "
+                "said is "
+                + ("above." if self.how.log is None else f"above or in '{self.how.log}'.")
+            )
+        task.deaths += 1
+        if task.deaths <= self.how.retries:
+            self.lost.append(task)
+            return
+        times = "" if task.deaths == 1 else f", {task.deaths} times"
+        self.done.append(
+            (
+                task.job,
+                Outcome(
+                    error=WorkerLostError(
+                        f"Its worker process {how}{times}. The system does so when memory runs "
+                        "out; then fewer workers may help."
+                    )
+                ),
+            )
+        )
+
+    def _remove(self, worker: _Worker[Job]) -> str:
+        """Forget a worker; return how it ended."""
+        self.workers.remove(worker)
+        worker.connection.close()
+        worker.end(_PULSE_SECONDS)
+        return _ending(worker.process.exitcode)
+
+
+class _Worker(Generic[Job]):
+    """A worker process, seen from its parent."""
+
+    def __init__(self, number: int, how: Processes, function: bytes) -> None:
+        self.number = number
+        self.task: _Task[Job] | None = None
+        self.ready = False
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        log = None if how.log is None else how.log / f"{number}.log"
+        self.process = context.Process(
+            target=_serve, args=(theirs, os.getpid(), log), name=f"geof-{number}", daemon=True
+        )
+        with _environment(how.share), _signals_blocked():
+            self.process.start()
+        theirs.close()
+        self.send(function)
+
+    def give(self, task: _Task[Job]) -> bool:
+        """Return whether the task could be sent; a new worker's death shows when it is read."""
+        sent = self.send(task.payload)
+        if sent or not self.ready:
+            self.task = task
+        return self.task is not None
+
+    def send(self, message: bytes) -> bool:
+        try:
+            self.connection.send_bytes(message)
+        except OSError:
+            return False
+        return True
+
+    def end(self, patience: float) -> None:
+        """Wait for the process to end; kill it if it does not."""
+        self.process.join(patience)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+
+
+def _serve(connection: Connection, parent: int, log: Path | None) -> None:
+    """Be a worker: do jobs until there are no more, or until told to stop."""
+    asked_to_end: list[int] = []
+    stop = threading.Event()
+    inbox: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def end(number: int, frame: Any) -> None:
+        asked_to_end.append(number)
+        stop.set()
+        inbox.put(None)
+
+    if hasattr(os, "setsid"):
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    if log is not None:
+        _print_to(log)
+    threading.Thread(target=_receive, args=(connection, parent, inbox, stop), daemon=True).start()
+    first = inbox.get()
+    if first is None:
+        return
+    function: Function[Any, Any] = pickle.loads(first)  # from this worker's own parent
+    _answer(connection, _READY)
+    while (payload := inbox.get()) is not None:
+        outcome = _attempt_pickled(function, payload, stop.is_set)
+        if asked_to_end and isinstance(outcome.error, StoppedError):
+            sys.exit(128 + asked_to_end[0])  # somebody else is to go on with the job
+        _answer(connection, _dumped(outcome))
+
+
+def _attempt_pickled(
+    function: Function[Any, Any], payload: bytes, should_stop: ShouldStop
+) -> Outcome[Any]:
+    try:
+        job = pickle.loads(payload)
+    except Exception as error:
+        return Outcome(error=error)
+    return attempt(function, job, should_stop)
+
+
+def _receive(
+    connection: Connection, parent: int, inbox: SimpleQueue[bytes | None], stop: threading.Event
+) -> None:
+    """Pass on what the parent sends; stop when it is gone."""
+    try:
+        while True:
+            while not connection.poll(_PULSE_SECONDS):
+                if os.getppid() != parent:  # its end may live on in a process it forked
+                    return
+            message = connection.recv_bytes()
+            if message == _STOP:
+                stop.set()
+            else:
+                inbox.put(message)
+    except (EOFError, OSError):
+        return
+    finally:
+        stop.set()
+        inbox.put(None)
+
+
+def _answer(connection: Connection, message: bytes) -> None:
+    try:
+        connection.send_bytes(message)
+    except OSError:  # nobody listens any more
+        sys.exit(0)
+
+
+def _dumped(outcome: Outcome[Any]) -> bytes:
+    """Pickle an outcome; one that cannot be is told in words."""
+    try:
+        message = pickle.dumps(outcome)
+        if outcome.error is not None:
+            pickle.loads(message)  # an exception may be written and not read
+    except Exception as error:
+        what = outcome.error if outcome.error is not None else error
+        message = pickle.dumps(Outcome(error=GeofError(f"{type(what).__name__}: {what}")))
+    return message
+
+
+def _loaded(message: bytes) -> Outcome[Any]:
+    try:
+        outcome: Outcome[Any] = pickle.loads(message)  # from this process's own worker
+    except Exception as error:
+        return Outcome(error=GeofError(f"Expected a readable outcome ({error})."))
+    return outcome
+
+
+def _stopped() -> Outcome[Any]:
+    return Outcome(error=StoppedError("Stopped; it goes on from the last saved state."))
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _print_to(path: Path) -> None:
+    """Send what this process prints to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Set the number of threads for a process that is started; the user's own word counts."""
+    if THREADS in os.environ:
+        yield
+        return
+    os.environ[THREADS] = str(threads)
+    try:
+        yield
+    finally:
+        del os.environ[THREADS]
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let a process that is started begin deaf to Ctrl-C, until it has seen to that itself."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
