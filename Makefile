@@ -15,9 +15,10 @@ $(VENV)/installed: pyproject.toml constraints.txt $(wildcard native/*)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	# The package is there already; only what [dev] adds is installed, and nothing is built again.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[dev]"
+$(VENV)/installed-dev: $(VENV)/installed paper/pyproject.toml
+	# The library is there already: nothing of it is built again.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[dev]" \
+		--editable "./paper[figures,ray]"
 	touch $@
 
 demo: $(VENV)/installed
@@ -26,7 +27,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-test-slow: SHORT = tests/baselines tests/settings tests/test_documentation.py
+test-slow: SHORT = paper/tests/baselines tests/methods tests/test_documentation.py
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow $(SHORT:%=--ignore %)
 	# Hundreds of short ones, one per method and dataset.
@@ -40,7 +41,7 @@ test-browser: $(VENV)/installed-dev
 			command -v $$name && break; done > /dev/null; } \
 		|| { if [ "$$(id -u)" = 0 ]; then root=; else root=sudo; fi; \
 			$$root apt-get update -qq && $$root apt-get install -y -qq chromium; }
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser paper/tests/browser
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

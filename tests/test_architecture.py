@@ -14,11 +14,26 @@ import pytest
 import geof
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "geof"
+LIBRARY, PAPER = ROOT / "src" / "geof", ROOT / "paper" / "src" / "geof_paper"
 # A package may import from those before it. Modules at the root are named with their place.
-ORDER = ["version", "errors", "config", "data", "settings", "signature", "geometry", "kernels"]
-ORDER += ["model", "baselines", "training", "experiments", "bench", "reports", "testing"]
-ORDER += ["cli"]
+ORDER = {
+    "geof": [
+        *("version", "errors", "plugins", "options", "yaml_files", "io", "machine", "caching"),
+        *(
+            "executor",
+            "draws",
+            "geometry",
+            "kernels",
+            "signature",
+            "nn",
+            "methods",
+            "data",
+            "training",
+        ),
+        *("testing", "report", "cli"),
+    ],
+    "geof_paper": ["presets", "baselines", "bench", "studies", "grid", "render", "commands"],
+}
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(geof.__path__, "geof.")
@@ -27,19 +42,41 @@ MODULES = sorted(
 
 
 def imported(path: Path) -> set[str]:
+    """Return the modules a file imports, wherever in it."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("geof."):
-            names.add(node.module.split(".")[1])
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
-def test_imports_point_left(path):
-    place = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if place == "__init__":
-        return
-    assert imported(path) <= set(ORDER[: ORDER.index(place) + 1])
+@pytest.mark.parametrize("root", [LIBRARY, PAPER], ids=lambda root: root.name)
+def test_imports_point_left(root):
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root).parts[0].removesuffix(".py")
+        if place == "__init__":
+            continue
+        order = ORDER[root.name]
+        allowed = set(order[: order.index(place) + 1])
+        own = [name.split(".") for name in imported(path) if name.startswith(f"{root.name}.")]
+        # `from geof import GeoF` names no package: such names are at home further left.
+        found = {name[1] for name in own if name[1] in order}
+        assert found <= allowed, f"{path.relative_to(ROOT)} imports {sorted(found - allowed)}"
+
+
+def test_every_package_has_its_place():
+    for root in (LIBRARY, PAPER):
+        there = {path.stem for path in root.iterdir() if path.suffix == ".py" or path.is_dir()}
+        there -= {"__init__", "__pycache__"}
+        assert there == set(ORDER[root.name])
+
+
+def test_the_library_knows_nothing_of_the_paper():
+    for path in [*LIBRARY.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        named = {name for name in imported(path) if name.startswith("geof_paper")}
+        assert not named, f"{path.relative_to(ROOT)} imports {sorted(named)}"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -98,3 +135,23 @@ def _split(dotted: str) -> tuple[str, list[str]]:
 def test_every_numbered_equation_of_the_model_is_in_the_table():
     covered = {int(n) for place, _, _ in rows() for n in re.findall(r"\((\d+)\)", place)}
     assert covered >= set(range(1, 16)) | {17, 18, 38, 49, 50, 51, 52, 53, 54, 57}
+
+
+def hops() -> list[tuple[str, str]]:
+    """Return file and function of every hop the page of the architecture names."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    return re.findall(r"^\|[^|]+\| `(src/[\w/.]+)` \| `([\w.]+)` \|$", text, re.MULTILINE)
+
+
+def test_the_architectures_hops_are_functions_that_exist():
+    assert len(hops()) >= 20
+    for file, function in hops():
+        module = file.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        value = importlib.import_module(module)
+        for attribute in function.split("."):
+            value = getattr(value, attribute)
+        assert callable(value), f"{file} {function}"
+
+
+def test_the_page_of_the_architecture_fits_a_screen():
+    assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 65

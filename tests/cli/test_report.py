@@ -111,12 +111,12 @@ def test_a_run_goes_on_with_its_page_beside_it(tmp_path, capsys):
     assert (run / "report.html").read_bytes() == before
 
 
-def test_what_is_neither_run_nor_results_is_refused(tmp_path, capsys):
+def test_what_is_no_run_is_refused(tmp_path, capsys, monkeypatch):
+    """Where nothing installed makes pages of other folders."""
+    monkeypatch.setattr("geof.cli.report.entry_points", lambda group: {})
     assert report(tmp_path) == 1
-    assert "run folder (with config.json)" in capsys.readouterr().err
+    assert "part of geof-paper; install it with: pip install ./paper" in capsys.readouterr().err
     (tmp_path / "other.json").write_text('{"a": 1}')
-    assert report(tmp_path) == 1
-    assert "results file" in capsys.readouterr().err
     assert report(tmp_path / "nothing") == 1
     assert "not there" in capsys.readouterr().err
     assert report(tmp_path / "other.json") == 1

@@ -110,6 +110,9 @@ def upgraded(about: Mapping[str, Any]) -> dict[str, Any]:
         KeyError: If it is neither this format nor the one before.
     """
     if about.get("format") == FORMAT:
+        for section in (about["run"], about["run"]["training"]):
+            if not isinstance(section, Mapping):
+                raise TypeError(f"expected a section, got {section!r}")
         return dict(about)
     network, stored = about["network"], about.get("data") or {}
     shape = ("in_channels", "signature_channels", "num_classes", "num_nodes", "num_edges")
