@@ -10,8 +10,11 @@ and the runs recorded with an earlier one are stale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import sys
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +25,11 @@ from geof.data.embedded import digits_graph
 from geof.data.link_splits import random_link_split
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.splits import random_node_split, stratified_folds
+from geof.errors import ConfigError
+from geof.io import read_json, write_atomically
 from geof.methods.interface import TaskKind
 from geof.methods.presets import NONE, load_preset, preset_names
+from geof.methods.registry import get_method
 from geof.training.config import RunConfig
 from geof.training.state import EpochReport
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Task
@@ -84,6 +90,99 @@ def difference(stored: Mapping[str, Any], heard: Mapping[str, Any]) -> float:
             else:
                 largest = max(largest, abs(before - now) / max(1.0, abs(before)))
     return largest
+
+
+def canary_file(method: str) -> Path:
+    """Return where a method's canaries are stored: ``canaries.json`` beside its module."""
+    module = sys.modules[get_method(method).build.__module__]
+    assert module.__file__ is not None  # a method is defined in a file
+    return Path(module.__file__).with_name("canaries.json")
+
+
+def stored_canaries(method: str) -> dict[str, Any]:
+    """Return the stored numbers of a method, ``revision`` and ``canaries``; empty if none are."""
+    path = canary_file(method)
+    found = read_json(path, "stored canaries").get(method) if path.is_file() else None
+    return dict(found or {})
+
+
+def vouched_revision(method: str, task: str) -> int | None:
+    """Return the revision of a method that stored canaries vouch for on a task, if any."""
+    stored = stored_canaries(method)
+    known = any(name.endswith(f" {task}") for name in stored.get("canaries", {}))
+    return int(stored["revision"]) if known else None
+
+
+def require_canaries(method: str) -> None:
+    """Check that a method gives its stored numbers.
+
+    Raises:
+        ConfigError: If a canary moved or is not stored, or the method has another revision than
+            the stored ones; says which, by how much, and what to do.
+    """
+    stored = stored_canaries(method)
+    _require_unmoved(method, stored, _all_numbers(method), set(canaries(method)))
+
+
+def store_canaries(method: str) -> bool:
+    """Store a method's canaries and revision; return whether anything had to be written.
+
+    Raises:
+        ConfigError: If stored numbers moved and the revision was not raised above theirs.
+    """
+    stored, numbers = stored_canaries(method), _all_numbers(method)
+    revision = get_method(method).revision
+    before = stored.get("canaries", {})
+    if stored and revision <= stored["revision"]:
+        _require_unmoved(method, stored, numbers, numbers.keys() & before.keys())
+        numbers = {name: before.get(name, found) for name, found in numbers.items()}
+        if numbers == before:
+            return False
+    path = canary_file(method)
+    content = read_json(path, "stored canaries") if path.is_file() else {}
+    content[method] = {"revision": revision, "canaries": numbers}
+    write_atomically(path, canary_text(content).encode())
+    return True
+
+
+def _all_numbers(method: str) -> dict[str, dict[str, Any]]:
+    return {name: sing(method, name) for name in canaries(method)}
+
+
+def _require_unmoved(
+    method: str, stored: Mapping[str, Any], numbers: Mapping[str, Any], names: Set[str]
+) -> None:
+    """Refuse numbers that are not the stored ones, or another revision than theirs."""
+    before, revision = stored.get("canaries", {}), get_method(method).revision
+    moved = [f"'{name}' is not stored" for name in sorted(names - before.keys())]
+    for name in sorted(names & before.keys()):
+        size = difference(before[name], numbers[name])
+        if not size <= TOLERANCE:  # NaN is not
+            moved.append(f"'{name}' by {size:.1e}")
+    known = stored.get("revision", 0)
+    if not moved and known == revision:
+        return
+    raise ConfigError(
+        f"Expected the stored numbers of method '{method}' (stored for revision {known}; it has "
+        f"{revision}), but canaries moved: {', '.join(moved) or 'none'}; rounding explains "
+        f"{TOLERANCE:.0e}. Undo the change; or, if its numbers are meant to change, give it "
+        f"revision={known + 1} where it is registered and run: geof results canaries --write. "
+        "That marks its recorded runs as stale."
+    )
+
+
+def canary_text(content: Mapping[str, Any]) -> str:
+    """Return stored canaries as JSON with a line for each, so that a change can be read."""
+    methods = []
+    for method, stored in sorted(content.items()):
+        lines = [
+            f"{json.dumps(name)}: {json.dumps(numbers, allow_nan=False)}"
+            for name, numbers in sorted(stored["canaries"].items())
+        ]
+        listed = ",\n    ".join(lines)
+        about = f'"revision": {stored["revision"]}, "canaries": {{\n    {listed}\n  }}'
+        methods.append(f"  {json.dumps(method)}: {{{about}}}")
+    return "{\n" + ",\n".join(methods) + "\n}\n"
 
 
 def _config(method: str, preset: str, task: str) -> RunConfig:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from geof.data.records import GraphSet, NodeGraph
-from geof.io import write_json
+from geof.io import read_json, write_json
 from geof.training.predict import Run
 from geof.training.run_folder import read_result
 from geof_paper.grid.cells import Cell, Row
-from geof_paper.grid.records import MEASURED, is_recorded, read_record, record_path, record_row
-from geof_paper.grid.worker import FAILURE
+from geof_paper.grid.records import (
+    ALL_SPLITS,
+    FAILURE,
+    MEASURED,
+    expected_seconds,
+    record_cells,
+    recorded_run,
+)
 from geof_paper.studies.measures import MEASURES
 
 
@@ -58,7 +63,7 @@ class Grid:
         cells: In the order they are run.
         work: Where run folders are.
         results: Where results files are.
-        measure: What is measured on every trained model, a key of
+        measure: What is measured on every trained network, a key of
             :data:`~geof_paper.studies.measures.MEASURES`; ``None`` for nothing.
     """
 
@@ -72,49 +77,41 @@ class Grid:
         """The rows, each once."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
-    def is_done(self, cell: Cell) -> bool:
-        """Return whether the results files have the cell, its measure included.
+    def is_done(self, cell: Cell, data: NodeGraph | GraphSet | None = None) -> bool:
+        """Return whether a run of the cell is recorded and valid, its measure included.
 
         Then nothing is run, even where there is no run folder of it.
+
+        Args:
+            cell: Which row on which split.
+            data: The benchmark, if it has been read: runs made on other data do not count.
         """
-        if not is_recorded(cell, self.results):
-            return False
-        return self.measure is None or self.measure in self._entry(cell).get("measures", {})
+        run = recorded_run(cell, self.results, None if data is None else data.content_hash)
+        return run is not None and (self.measure is None or self.measure in run.measures)
 
     def is_finished(self, cell: Cell) -> bool:
         """Return whether a cell has a result, in its folder or in a results file."""
         return self._result(cell) is not None or self.is_done(cell)
 
     def finish(self, cell: Cell, data: NodeGraph | GraphSet) -> None:
-        """Measure a trained cell, if the study does, and write the row's results file."""
+        """Measure a trained cell, if the study does, and record its run."""
         self.measure_cell(cell, data)
-        record_row(cell.row, self.work, self.results)
+        record_cells([cell], self.work, self.results)
 
     def measure_cell(self, cell: Cell, data: NodeGraph | GraphSet) -> None:
         """Measure a trained cell unless that is done."""
-        folder = cell.folder(self.work)
-        path = folder / MEASURED / f"{self.measure}.json"
-        if self.measure is None or self._result(cell) is None or path.exists():
-            return
-        found = MEASURES[self.measure](Run.open(folder), data)
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, {**found, "code": cell.code})
+        if self.measure is not None and self._needs_measure(cell):
+            found = MEASURES[self.measure](Run.open(cell.folder(self.work)), data)
+            write_json(self._measured(cell), found)
 
     def unmeasured(self) -> list[Cell]:
         """Return the trained cells that still have to be measured."""
-        if self.measure is None:
-            return []
-        return [
-            cell
-            for cell in self.cells
-            if self._result(cell) is not None
-            and not (cell.folder(self.work) / MEASURED / f"{self.measure}.json").exists()
-        ]
+        return [cell for cell in self.cells if self._needs_measure(cell)]
 
     def record(self) -> None:
-        """Write the results files of all rows from all run folders there are."""
-        for row in self.rows:
-            record_row(row, self.work, self.results)
+        """Record all runs of the grid's rows that have a folder here."""
+        cells = [Cell(row, split) for row in self.rows for split in ALL_SPLITS]
+        record_cells(cells, self.work, self.results)
 
     def seconds(self, cell: Cell) -> float | None:
         """Return what a cell is expected to take, from the row's other splits."""
@@ -136,36 +133,30 @@ class Grid:
             for row, cells in open_cells.items()
         ]
 
+    def failure(self, cell: Cell) -> str | None:
+        """Return why a cell failed, ``None`` if it did not."""
+        path = cell.folder(self.work) / FAILURE
+        return str(read_json(path, "what a run failed of")["error"]) if path.is_file() else None
+
     def _result(self, cell: Cell) -> dict[str, Any] | None:
         folder = cell.folder(self.work)
         return read_result(folder) if folder.is_dir() else None
 
-    def _entry(self, cell: Cell) -> dict[str, Any]:
-        record = read_record(record_path(cell.row, self.results))
-        return next(entry for entry in record.splits if entry["split"] == cell.split)
+    def _measured(self, cell: Cell) -> Path:
+        return cell.folder(self.work) / MEASURED / f"{self.measure}.json"
 
-    def failure(self, cell: Cell) -> str | None:
-        """Return why a cell failed, ``None`` if it did not."""
-        path = cell.folder(self.work) / FAILURE
-        return str(json.loads(path.read_text())["error"]) if path.is_file() else None
+    def _needs_measure(self, cell: Cell) -> bool:
+        """Return whether a cell is trained here and not measured yet."""
+        wanted = self.measure is not None and self._result(cell) is not None
+        return wanted and not self._measured(cell).exists()
 
 
-def expected_seconds(row: Row, results: Path) -> float | None:
-    """Return the mean time a recorded split of a row took, ``None`` if there is none."""
-    path = record_path(row, results)
-    if not path.is_file():
-        return None
-    splits = read_record(path).splits
-    total: float = sum(entry["seconds_per_epoch"] * entry["epochs"] for entry in splits)
-    return total / len(splits)
+def order(rows: Sequence[Row], splits: Sequence[str]) -> tuple[Cell, ...]:
+    """Return the cells split by split, so that a grid cut short has every row on the same ones."""
+    return tuple(Cell(row, split) for split in splits for row in rows)
 
 
 def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def order(rows: Sequence[Row], splits: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the cells split by split, so that a grid cut short has every row on the same ones."""
-    return tuple(Cell(row, split) for split in splits for row in rows)

@@ -1,211 +1,440 @@
-"""Recorded results: one small JSON file per row, made from run folders that finished."""
+"""Recorded runs: one JSON line each, one file per task, made from run folders that finished.
+
+A run belongs to its method at a revision, its options, its data and its split. It is stale when the
+method has another revision today, when no stored canary vouches for that revision, or when the
+preset says something else by now. Stale runs stay, are shown as such, and are run again.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 
-from geof.errors import DataError
-from geof.io import write_json
+from filelock import FileLock
+
+from geof.errors import ConfigError, DataError
+from geof.io import read_json, write_atomically
 from geof.machine import machine, noted_machine
+from geof.methods.interface import TaskKind
+from geof.methods.registry import get_method
+from geof.training.canary import vouched_revision
 from geof.training.run_folder import read_config, read_result
-from geof_paper.grid.cells import Cell, Row, as_plain, without_nones
-from geof_paper.grid.provenance import code_digest
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a results file holds.
-
-    Attributes:
-        row: Task, dataset, encoder, preset and changes.
-        metric: Which metric the numbers are, in percent.
-        splits: One entry per finished split: number, hash, seed, validation, test (``None`` where
-            settings were tried out, which does not read it), chosen epoch, time, memory, every test
-            metric, the digest of the code that made it, and what was measured on the trained model.
-        summary: Mean and deviation over the splits.
-        settings: The effective settings, apart from the seed, which is the split's number.
-        command: What makes this row.
-        selection: How the epoch was chosen.
-        versions: Of what ran.
-        machine: On what it ran.
-        parameters: Number of trained parameters.
-        notes: What a reader must know about the data.
-        failures: Splits that did not finish, and why.
-    """
-
-    row: dict[str, Any]
-    metric: str
-    splits: list[dict[str, Any]]
-    summary: dict[str, Any]
-    settings: dict[str, Any]
-    command: str
-    selection: str
-    versions: dict[str, str]
-    machine: dict[str, Any]
-    parameters: int
-    notes: list[str] = field(default_factory=list)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-
-
-STUDIES = "studies"
-"""The folder, among results files, of the lines of studies."""
-
-MEASURED = "measures"
-"""The folder, in a run's, of what was measured on its model."""
-
-MACHINE = "machine.json"
+from geof_paper.grid.cells import Cell, Row, changed_options
+from geof_paper.studies.statistics import MeanAndDeviation, mean_and_deviation
 
 ALL_SPLITS = tuple(map(str, range(10)))
 """The paper's ten splits or folds."""
 
-KEPT = (
-    *("split_hash", "seed", "validation", "test", "metrics", "best_epoch", "epochs"),
-    *("seconds_per_epoch", "peak_rss_bytes"),
-)
+FAILURE = "failure.json"
+"""In the folder of a run that did not come to its end, and why."""
+
+MEASURED = "measures"
+"""The folder, in a run's, of what was measured on its network."""
+
+Key: TypeAlias = tuple[str, str, str, tuple[str, ...], bool, int]
+"""There is one run of each: dataset, method, preset, changes, whether test is read, and split."""
 
 
-def record_row(row: Row, work: Path, results: Path) -> Path | None:
-    """Write a row's results file from all run folders there are, whoever made them.
+@dataclass(frozen=True, kw_only=True)
+class FailedRun:
+    """A run that did not come to its end.
 
-    Splits recorded before whose run folders are not here (they were run on another machine) stay,
-    provided that settings and versions are the same.
-
-    Args:
-        row: Which row.
-        work: Where run folders are.
-        results: Where results files go.
-
-    Returns:
-        The file, or ``None`` if no split has finished.
+    Attributes:
+        row: Which method on which benchmark.
+        split: Number of the split.
+        revision: Of the method.
+        options: Those that differ from the defaults of the code.
+        failure: What was said, and in which epoch if one had begun.
     """
-    done: list[tuple[str, Path, dict[str, Any]]] = []
-    failures: list[dict[str, Any]] = []
-    for split in ALL_SPLITS:
-        folder = Cell(row, split).folder(work)
-        result = read_result(folder) if folder.is_dir() else None
-        if result is not None:
-            done.append((split, folder, result))
-        elif (folder / "failure.json").is_file():
-            failures.append({"split": split, **json.loads((folder / "failure.json").read_text())})
-    if not done:
-        return None
-    config, first = read_config(done[0][1]), done[0][2]
-    settings = as_plain(row.plan(done[0][0]))
-    settings.pop("seed")
-    path = record_path(row, results)
-    code = code_digest(row.encoder)
-    entries = [
-        {"split": split, **{key: r[key] for key in KEPT}, "code": code, **_measures(folder)}
-        for split, folder, r in done
-    ]
-    entries = _with_earlier(path, entries, settings, config["versions"])
-    record = Record(
-        row=asdict(row),
-        metric=first["metric"],
-        splits=entries,
-        summary=summarise(entries),
-        settings=settings,
-        command=row.command(_range([entry["split"] for entry in entries])),
-        selection=first["selection"],
-        versions=config["versions"],
-        machine=noted_machine(done[0][1]) or machine(),
-        parameters=first["parameters"],
-        notes=config["data"]["notes"],
-        failures=failures,
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, asdict(record))
-    return path
+
+    row: Row
+    split: str
+    revision: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    failure: Mapping[str, Any]
 
 
-def record_path(row: Row, results: Path) -> Path:
-    """Return a row's results file; the lines of a study have a folder of their own."""
-    return (results / STUDIES if row.study else results) / f"{row.name}.json"
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run that came to its end.
+
+    Attributes:
+        row: Which method on which benchmark.
+        split: Number of the split.
+        revision: Of the method.
+        options: Those that differ from the defaults of the code.
+        content_hash: Of the data; ``None`` where it was not noted.
+        split_hash: Of the split's content.
+        seed: What parameters and order were drawn from.
+        metric: Which metric validation and test are, in percent.
+        validation: At the chosen epoch.
+        test: At the same; ``None`` where options were tried out, which does not read it.
+        metrics: All test metrics.
+        best_epoch: The chosen epoch.
+        epochs: How many were trained.
+        seconds_per_epoch: Their mean time.
+        peak_rss_bytes: Largest memory of the process.
+        parameters: Number of trained parameters.
+        selection: How the epoch was chosen.
+        versions: Of what ran.
+        machine: On what it ran.
+        notes: What a reader must know about the data.
+        measures: What was measured on the trained network, by study.
+        legacy_code: A digest of the source, as earlier versions noted it.
+        stale: Why nothing vouches for it, where that was found once and for all.
+    """
+
+    row: Row
+    split: str
+    revision: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    content_hash: str | None = None
+    split_hash: str
+    seed: int
+    metric: str
+    validation: float
+    test: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    best_epoch: int
+    epochs: int
+    seconds_per_epoch: float
+    peak_rss_bytes: int
+    parameters: int
+    selection: str
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    notes: Sequence[str] = ()
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    legacy_code: str | None = None
+    stale: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What all epochs took."""
+        return self.seconds_per_epoch * self.epochs
 
 
-def recorded(row: Row, results: Path) -> Record | None:
-    """Return a row's record, ``None`` if there is none or it was made with other settings."""
-    path = record_path(row, results)
-    if not path.is_file():
-        return None
-    record = read_record(path)
-    settings = as_plain(row.plan("0"))
-    settings.pop("seed")
-    return record if without_nones(record.settings) == without_nones(settings) else None
+AnyRun: TypeAlias = RecordedRun | FailedRun
 
 
-def is_recorded(cell: Cell, results: Path) -> bool:
-    """Return whether a results file has the cell, made by the same code with the same settings."""
-    record = recorded(cell.row, results)
-    codes = {} if record is None else {e["split"]: e.get("code") for e in record.splits}
-    return codes.get(cell.split) == cell.code
+@dataclass(frozen=True)
+class Record:
+    """What is recorded of a row, made with the same options.
+
+    Attributes:
+        row: Which method on which benchmark.
+        runs: One per finished split, in their order; at least one.
+        stale: Why runs are stale, by split.
+    """
+
+    row: Row
+    runs: tuple[RecordedRun, ...]
+    stale: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> RecordedRun:
+        """The run of the first split, for what all of them share."""
+        return self.runs[0]
+
+    @property
+    def command(self) -> str:
+        """What makes these runs."""
+        return self.row.command(_range([run.split for run in self.runs]))
+
+    @property
+    def test(self) -> MeanAndDeviation | None:
+        """Mean and deviation over the splits; ``None`` where test was not read."""
+        values = [run.test for run in self.runs if run.test is not None]
+        return mean_and_deviation(values) if values else None
+
+    @property
+    def validation(self) -> MeanAndDeviation:
+        """Mean and deviation over the splits."""
+        return mean_and_deviation([run.validation for run in self.runs])
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Of what ran, all of them where splits differ."""
+        return _together([run.versions for run in self.runs])
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """On what it ran, all of them where splits differ."""
+        return _together([run.machine for run in self.runs])
 
 
-def _measures(folder: Path) -> dict[str, Any]:
-    """Return what was measured on a run's model, by study."""
-    files = sorted((folder / MEASURED).glob("*.json"))
-    return {"measures": {p.stem: json.loads(p.read_text()) for p in files}} if files else {}
+def record_cells(cells: Iterable[Cell], work: Path, results: Path) -> None:
+    """Write down the runs of cells whose folders are here, finished or failed, whoever made them.
+
+    A recorded run stays where the folder is not here (it was made on another machine), and where
+    the run here failed.
+    """
+    found = [run for cell in cells if (run := _run_of(cell, work)) is not None]
+    for task, runs in groupby(sorted(found, key=lambda run: run.row.task), lambda r: r.row.task):
+        _write(results_file(results, task), list(runs))
 
 
-def _with_earlier(
-    path: Path,
-    entries: list[dict[str, Any]],
-    settings: dict[str, Any],
-    versions: dict[str, str],
-) -> list[dict[str, Any]]:
-    """Return the entries and those of other splits in the file, if they were made alike."""
-    if not path.is_file():
-        return entries
-    before = json.loads(path.read_text())
-    alike = without_nones(before["settings"]) == without_nones(settings)
-    if not alike or before["versions"] != versions:
-        return entries
-    here = {entry["split"] for entry in entries}
-    earlier = [entry for entry in before["splits"] if entry["split"] not in here]
-    return sorted([*entries, *earlier], key=lambda entry: int(entry["split"]))
+def results_file(results: Path, task: TaskKind) -> Path:
+    """Return the file of a task's runs."""
+    return results / f"{task}.jsonl"
 
 
-def read_records(results: Path) -> list[Record]:
-    """Return every recorded row.
+def read_runs(results: Path) -> list[RecordedRun]:
+    """Return every recorded run.
 
     Raises:
         DataError: If a file is damaged.
     """
-    return [read_record(path) for path in sorted(results.glob("*.json"))]
+    return [run for run in _read_all(results) if isinstance(run, RecordedRun)]
 
 
-def read_record(path: Path) -> Record:
-    """Return a recorded row.
+def read_failures(results: Path) -> list[FailedRun]:
+    """Return every run that did not come to its end.
 
     Raises:
-        DataError: If the file is damaged.
+        DataError: If a file is damaged.
     """
+    return [run for run in _read_all(results) if isinstance(run, FailedRun)]
+
+
+def read_records(results: Path) -> list[Record]:
+    """Return every recorded row that belongs to no study, by name.
+
+    Where the preset has changed and nothing was run since, the row is of the earlier options.
+
+    Raises:
+        DataError: If a file is damaged.
+    """
+    rows: dict[Row, list[RecordedRun]] = {}
+    for run in read_runs(results):
+        if run.row.study is None:
+            rows.setdefault(run.row, []).append(run)
+    return [_record(row, rows[row]) for row in sorted(rows, key=lambda row: row.name)]
+
+
+def recorded(row: Row, results: Path) -> Record | None:
+    """Return a row's record, ``None`` if there is none with the options the row has today."""
+    runs = [run for run in _runs_of(row, results) if isinstance(run, RecordedRun)]
+    if not runs:
+        return None
+    record = _record(row, runs)
+    return record if record.first.options == _present_options(row) else None
+
+
+def recorded_run(cell: Cell, results: Path, content_hash: str | None = None) -> RecordedRun | None:
+    """Return the run of a cell if it is recorded and valid today.
+
+    Args:
+        cell: Which row on which split.
+        results: Where results files are.
+        content_hash: Of the data as they are here; runs made on others do not count.
+    """
+    for run in _runs_of(cell.row, results):
+        if run.split == cell.split and isinstance(run, RecordedRun):
+            known = {run.content_hash, content_hash} - {None}
+            return run if len(known) < 2 and stale_reasons([run]) == [None] else None
+    return None
+
+
+def failed_splits(row: Row, results: Path) -> list[str]:
+    """Return the splits of a row that are recorded as failed with the options it has today."""
+    options = _present_options(row)
+    runs = [run for run in _runs_of(row, results) if isinstance(run, FailedRun)]
+    return [run.split for run in runs if run.options == options]
+
+
+def expected_seconds(row: Row, results: Path) -> float | None:
+    """Return the mean time a recorded split of a row took, ``None`` if there is none."""
+    known = [run.seconds for run in _runs_of(row, results) if isinstance(run, RecordedRun)]
+    return sum(known) / len(known) if known else None
+
+
+def stale_reasons(runs: Iterable[RecordedRun]) -> list[str | None]:
+    """Return of each run why it is not what its command would give today, ``None`` if it is."""
+    known: dict[Row, _Present | str] = {}
+    reasons = []
+    for run in runs:
+        if run.row not in known:
+            known[run.row] = _present(run.row)
+        reasons.append(run.stale or _stale_reason(run, known[run.row]))
+    return reasons
+
+
+class _Present(NamedTuple):
+    """What a row is today: the revision of its method, which canaries vouch for, and options."""
+
+    revision: int
+    options: dict[str, Any]
+
+
+def _present(row: Row) -> _Present | str:
+    """Return what a row is today, or why nothing vouches for runs of it."""
     try:
-        return Record(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise DataError(f"Expected '{path}' to be a results file ({error}).") from error
+        options = _present_options(row)
+    except ConfigError as error:
+        return str(error)
+    revision = get_method(row.method).revision
+    if vouched_revision(row.method, row.task) != revision:
+        return f"no stored canary vouches for revision {revision} of '{row.method}'"
+    return _Present(revision, options)
 
 
-def summarise(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return number of splits, means and sample deviations of test and validation."""
-    entries = list(entries)
-    summary: dict[str, Any] = {"splits": len(entries)}
-    for name in ("test", "validation"):
-        values = [entry[name] for entry in entries if entry[name] is not None]
-        if not values:
-            continue
-        mean = sum(values) / len(values)
-        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
-        summary |= {f"{name}_mean": mean, f"{name}_deviation": spread}
-    return summary
+def _stale_reason(run: RecordedRun, present: _Present | str) -> str | None:
+    if isinstance(present, str):
+        return present
+    if run.revision != present.revision:
+        return (
+            f"made by revision {run.revision} of '{run.row.method}', which has {present.revision}"
+        )
+    if run.options != present.options:
+        return f"made with other options than preset '{run.row.preset}' has"
+    return None
+
+
+def _present_options(row: Row) -> dict[str, Any]:
+    return changed_options(row.config(ALL_SPLITS[0]))
+
+
+def _record(row: Row, runs: Sequence[RecordedRun]) -> Record:
+    """Return the runs made with the present options, or else those that share the first one's."""
+    present = _present(row)
+    wanted = runs[0].options
+    if isinstance(present, _Present) and any(run.options == present.options for run in runs):
+        wanted = present.options
+    chosen = tuple(run for run in runs if run.options == wanted)
+    reasons = zip(chosen, stale_reasons(chosen), strict=True)
+    return Record(row, chosen, {run.split: why for run, why in reasons if why is not None})
+
+
+def _key(run: AnyRun) -> Key:
+    """Return what a run is found by; the study's name is for the record only."""
+    row = run.row
+    return row.dataset, row.method, row.preset, row.changes, row.reads_test, int(run.split)
+
+
+def _run_of(cell: Cell, work: Path) -> AnyRun | None:
+    """Return the run in a cell's folder, ``None`` if it has neither ended nor failed."""
+    folder = cell.folder(work)
+    result = read_result(folder) if folder.is_dir() else None
+    options = changed_options(cell.config)
+    about = {"row": cell.row, "split": cell.split, "revision": cell.revision, "options": options}
+    if result is None:
+        path = folder / FAILURE
+        if not path.is_file():
+            return None
+        return FailedRun(**about, failure=read_json(path, "what a run failed of"))
+    config = read_config(folder)
+    copied = {f.name: result[f.name] for f in fields(RecordedRun) if f.name in result}
+    return RecordedRun(
+        **{**copied, **about},
+        content_hash=config["content_hash"] or None,
+        versions=config["versions"],
+        machine=noted_machine(folder) or machine(),
+        notes=config["notes"],
+        measures={
+            path.stem: read_json(path, "what was measured on a run")
+            for path in sorted((folder / MEASURED).glob("*.json"))
+        },
+    )
+
+
+def _write(path: Path, runs: Sequence[AnyRun]) -> None:
+    """Put runs into a file in its one order, whoever else writes at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        before = {_key(run): run for run in _read(path)}
+        lines = dict(before)
+        for run in runs:
+            there = before.get(_key(run))
+            if isinstance(run, RecordedRun):
+                lines[_key(run)] = _with_measures(run, there)
+            elif not isinstance(there, RecordedRun):
+                lines[_key(run)] = run
+        if lines != before:
+            text = "".join(to_line(lines[key]) + "\n" for key in sorted(lines))
+            write_atomically(path, text.encode())
+
+
+def _with_measures(run: RecordedRun, before: AnyRun | None) -> RecordedRun:
+    """Return a run with what was measured on the same network on another machine, too."""
+    if not isinstance(before, RecordedRun):
+        return run
+    same = ("revision", "options", "validation", "test", "best_epoch")
+    if any(getattr(before, name) != getattr(run, name) for name in same):
+        return run
+    return replace(run, measures={**before.measures, **run.measures})
+
+
+def to_line(run: AnyRun) -> str:
+    """Return a run as a line of JSON; what is empty is left out."""
+    row = {f.name: getattr(run.row, f.name) for f in fields(run.row)}
+    own = {f.name: getattr(run, f.name) for f in fields(run) if f.name != "row"}
+    whole = {name: value for name, value in {**row, **own}.items() if value not in _EMPTY}
+    return json.dumps(whole, separators=(",", ":"), allow_nan=False)
+
+
+_EMPTY: tuple[Any, ...] = (None, (), [], {})
+_NAMES = tuple(f.name for f in fields(Row))
+
+
+def _from_line(text: str) -> AnyRun:
+    values = json.loads(text)
+    about = {name: values.pop(name) for name in _NAMES if name in values}
+    row = Row(**{**about, "changes": tuple(about.get("changes", ()))})
+    return (FailedRun if "failure" in values else RecordedRun)(row=row, **values)
+
+
+def _runs_of(row: Row, results: Path) -> Iterator[AnyRun]:
+    same = (row.dataset, row.method, row.preset, row.changes, row.reads_test)
+    return (run for run in _read(results_file(results, row.task)) if _key(run)[:-1] == same)
+
+
+def _read_all(results: Path) -> list[AnyRun]:
+    return [run for task in get_args(TaskKind) for run in _read(results_file(results, task))]
+
+
+def _read(path: Path) -> tuple[AnyRun, ...]:
+    if not path.is_file():
+        return ()
+    about = path.stat()
+    return _parsed(path, about.st_mtime_ns, about.st_ino, about.st_size)
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, *state: int) -> tuple[AnyRun, ...]:
+    """Return a file's runs, read once as long as it stays as it is."""
+    runs = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            runs.append(_from_line(line))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"Expected a recorded run in line {number} of '{path}' ({error}). Take the line "
+                "out, or the file from the repository."
+            ) from error
+    return tuple(runs)
+
+
+Value = TypeVar("Value")
+
+
+def _together(mappings: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
+    """Return one mapping; values that differ stand side by side."""
+    found: dict[str, list[Value]] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            values = found.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    return {n: v[0] if len(v) == 1 else ", ".join(map(str, v)) for n, v in found.items()}
 
 
 def _range(splits: Sequence[str]) -> str:
-    numbers = sorted(int(s) for s in splits if s.isdecimal())
+    numbers = sorted(map(int, splits))
     whole = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
-    return f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(splits)
+    return f"{numbers[0]}-{numbers[-1]}" if whole else ",".join(map(str, numbers))
