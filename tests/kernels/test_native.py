@@ -30,7 +30,7 @@ from geof.kernels import (
     resolve_backend,
 )
 from geof.kernels.library import LARGEST_BLOCK, LEVELS, find_library
-from geof.nn.controller import evolve_coordinates
+from geof.kernels.update import evolve_coordinates
 from geof.testing import assert_compiles, assert_no_less_accurate, assert_same, values_and_gradients
 from tests.graphs import random_sample
 
@@ -137,7 +137,7 @@ def stepped(backend, edges, spec):
     """Return a function of a step's inputs to all there is to see of it."""
 
     def run(xi, message, coords):
-        result = BACKENDS[backend].step(xi, message, coords, edges, spec)._asdict()
+        result = BACKENDS[backend].statistics(xi, message, coords, edges, spec)._asdict()
         # The native backend shows the moment but does not differentiate through it.
         return {k: v.detach() if k == "moment" and v is not None else v for k, v in result.items()}
 
@@ -150,20 +150,21 @@ UPDATE = 0.5, 0.3, 0.4, (-0.5, 0.7)
 def evolved(backend, edges, spec, update=UPDATE):
     """Return a function of a step's inputs to aggregate and next coordinates, Eq. (12)."""
     mix, strength, bound, scales = update
+    box = AdmissibleBox(bound, scales)
 
     def run(xi, message, coords, **maps):
         controller = Controller(**maps) if maps else None
-        if BACKENDS[backend].evolve is not None:
-            evolution = Evolution(mix, strength, bound, scales, controller)
-            pair = BACKENDS[backend].evolve(xi, message, coords, edges, spec, evolution)
-            return dict(zip(("aggregate", "coordinates"), pair, strict=True))
-        result = BACKENDS[backend].step(xi, message, coords, edges, spec)
+        if BACKENDS[backend].fused is not None:
+            evolution = Evolution(mix, strength, box, controller)
+            result = BACKENDS[backend].step(xi, message, coords, edges, spec, evolution)
+            return {"aggregate": result.aggregate, "coordinates": result.coordinates}
+        result = BACKENDS[backend].statistics(xi, message, coords, edges, spec)
         correction = controller and correct(xi, result.aggregate, controller)
         coordinates = evolve_coordinates(
             *(coords, result.target, correction),
             target_mix=mix,
             correction_strength=strength,
-            box=AdmissibleBox(bound, scales),
+            box=box,
         )
         return {"aggregate": result.aggregate, "coordinates": coordinates}
 
@@ -884,7 +885,7 @@ torch.set_num_threads(1)
 def study(choice):
     os.environ["GEOF_KERNELS"] = choice
     from geof.errors import ConfigError
-    from geof.geometry import JitterSchedule
+    from geof.geometry import AdmissibleBox, JitterSchedule
     from geof.kernels import BACKENDS, Controller, Evolution, Neighbourhoods, StepSpec
     from geof.kernels import resolve_backend
     from geof.kernels.library import find_library
@@ -910,14 +911,14 @@ def study(choice):
 
         def run(name, dtype):
             given = [v.to(dtype).requires_grad_() for v in inputs]
-            step = BACKENDS[name].step(*given, edges, spec)
+            step = BACKENDS[name].statistics(*given, edges, spec)
             loss = step.aggregate.square().sum() + step.target.square().sum()
             return [step.aggregate, step.target, *torch.autograd.grad(loss, given)]
 
         def evolve(dtype):
             given = [v.to(dtype).requires_grad_() for v in (*inputs, *maps)]
-            evolution = Evolution(0.5, 0.1, 2.0, (-5.0, 5.0), Controller(*given[3:]))
-            pair = BACKENDS["native"].evolve(*given[:3], edges, spec, evolution)
+            evolution = Evolution(0.5, 0.1, AdmissibleBox(), Controller(*given[3:]))
+            pair = BACKENDS["native"].step(*given[:3], edges, spec, evolution)[:2]
             loss = sum(v.square().sum() for v in pair)
             return [*pair, *torch.autograd.grad(loss, given)]
 

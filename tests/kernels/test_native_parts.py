@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from geof.errors import DtypeError, NonFiniteError, NotPositiveDefiniteError, NumericalWarning
 from geof.geometry import (
@@ -19,9 +20,10 @@ from geof.geometry import (
     stabilised_cholesky,
     triangular_solve,
 )
-from geof.kernels import BACKENDS, Neighbourhoods, native, native_parts
+from geof.kernels import BACKENDS, Neighbourhoods, StepSpec, native, native_arguments, native_parts
 from geof.kernels.factored import local_moment
 from geof.kernels.library import TILES, find_library
+from geof.kernels.native_arguments import StatisticCode, StepOptions, step_options
 from geof.kernels.reference import neighbourhood_weights
 from geof.testing import assert_no_less_accurate
 
@@ -39,7 +41,7 @@ SPECIAL = [
     *[(8, 1), (16, 3), (8, 12), (24, 5)],
     *[(4, 4), (4, 8), (12, 2), (3, 4), (1, 8), (5, 3)],
 ]
-STATISTICS = {None: 0, "full": 1, "diagonal": 2, "mean": 3}
+STATISTICS = [None, "full", "diagonal", "mean"]
 SCHEDULE = JitterSchedule(initial=1e-3, growth=10.0, retries=4)
 
 
@@ -112,10 +114,9 @@ def native_moments(h, y, edges, temperature, second):
 
 
 def native_feedback(z, message, first, second, statistic, framed, floor, schedule=SCHEDULE):
+    options = step_options(StepSpec(1.0, statistic, framed, floor, schedule))
     aggregate, target, moment, attempt = native_parts.feedback_target(
-        *(z, message, first, second),
-        *(STATISTICS[statistic], framed, floor),
-        *(schedule.initial, schedule.growth, schedule.retries),
+        *(z, message, first, second), *options.pack()
     )
     if statistic is None:
         return {"aggregate": aggregate}
@@ -633,9 +634,9 @@ def test_plan_refuses_what_is_not_sorted_or_out_of_range():
 
 
 def operators() -> dict[str, torch._ops.OpOverload]:
-    """Return every operator the two modules define."""
+    """Return every operator the three modules define."""
     found = {}
-    for module in (native_parts, native):
+    for module in (native_arguments, native_parts, native):
         for value in vars(module).values():
             if isinstance(value, torch._library.custom_ops.CustomOpDef):
                 found[value._qualname] = value._opoverload
@@ -646,69 +647,65 @@ def operator_cases(draw) -> dict[str, list[tuple]]:
     """Return arguments for every operator; gradients are asked for where it has a backward."""
     n, B, m = 6, 4, 3
     edges = some_edges(draw, n, static=True)
-    plan = native_parts.edge_plan(edges)
+    plan = list(native_parts.edge_plan(edges))
     z, x, message = frame_inputs(draw, n, B, m).values()
     h, y, grad_h, grad_y = (draw.normal(n, m, B) for _ in range(4))
     weight, first, second = native_moments(h, y, edges, 20.0, True).values()
     nothing = z.new_empty(0)
-    full = 1, True, 0.3, 1e-3, 10.0, 4
-    mean = 3, False, 0.3, 1e-3, 10.0, 4
-    none = 0, True, 0.3, 1e-3, 10.0, 4
-    maps = draw.normal(n, 5), draw.normal(5, 2 * m), draw.normal(2 * 2 * 2 + m, 5), draw.normal(7)
-    maps = (*maps[:3], draw.normal(len(maps[2])))
-    update = [0.5, 0.1, 2.0, -5.0, 5.0]
-    started = z, x, message, *plan
-    advance = {
-        name: (*started, edges.active, *chosen, *options, 20.0, update)
-        for name, chosen, options in (
-            ("corrected", maps, full),
-            ("mean", maps, mean),
-            ("plain", [None] * 4, none),
+    full, mean, none = (
+        StepOptions(code, framed, 4, 20.0, 0.3, 1e-3, 10.0, 0.5, 0.1, 2.0, -5.0, 5.0).pack()
+        for code, framed in (
+            (StatisticCode.FULL, True),
+            (StatisticCode.MEAN, False),
+            (StatisticCode.NONE, True),
         )
-    }
-    outputs = {name: native._advance(*given) for name, given in advance.items()}
-    trained = lambda given: tuple(  # noqa: E731
-        value.clone().requires_grad_()
-        if isinstance(value, Tensor) and value.is_floating_point()
-        else value
-        for value in given
     )
+    p = 2 * 2 * 2 + m
+    maps = [draw.normal(n, 5), draw.normal(5, 2 * m), draw.normal(p, 5), draw.normal(p)]
+    steps = [
+        ((z, x, message, plan, edges.active, chosen), options)
+        for chosen, options in ((maps, full), (maps, mean), ([], none))
+    ]
+    trained = lambda given: tree_map(lambda v: v.clone().requires_grad_(), given)  # noqa: E731
     return {
         "geof::edge_plan": [(edges.source, edges.target, n)],
-        "geof::apply_frames": [trained((z, x, message, f)) for f in (True, False)],
+        "geof::apply_frames": [(*trained((z, x, message)), f) for f in (True, False)],
         "geof::apply_frames_backward": [(grad_h, grad_y, z, x, message, True)],
         "geof::environment": [trained((z, x))],
         "geof::environment_backward": [(grad_h.mT.contiguous(), z, x)],
         "geof::native_edge_moments": [
-            trained((h, y, *plan, edges.active, 20.0, True)),
-            trained((h, y, *plan, None, 20.0, False)),
+            (*trained((h, y)), plan, edges.active, 20.0, True),
+            (*trained((h, y)), plan, None, 20.0, False),
         ],
         "geof::native_edge_moments_backward": [
-            (weight, first, second, h, y, weight, *plan, 20.0),
-            (None, first, None, h, y, weight, *plan, 20.0),
+            (weight, first, second, h, y, weight, plan, 20.0),
+            (None, first, None, h, y, weight, plan, 20.0),
         ],
         "geof::feedback_target": [
-            trained((z, message, first, second, *full)),
-            trained((z, message, first, nothing, *mean)),
-            trained((z, message, first, nothing, *none)),
+            (*trained((z, message, first, second)), *full),
+            (*trained((z, message, first, nothing)), *mean),
+            (*trained((z, message, first, nothing)), *none),
         ],
         "geof::feedback_target_backward": [
             (message, z, z, message, first, second, *full),
             (message, z, z, message, first, nothing, *mean),
         ],
-        "geof::native_advance": [trained(given) for given in advance.values()],
-        "geof::native_advance_backward": [
-            (x, z, *given[:8], *given[9:13], *outputs[name], *given[13:])
-            for name, given in advance.items()
+        "geof::native_step": [
+            (*trained(given[:3]), *given[3:5], trained(given[5]), *options)
+            for given, options in steps
+        ],
+        "geof::native_step_backward": [
+            (x, z, *given[:4], given[5], list(native._step(*given, *options)), *options)
+            for given, options in steps
         ],
     }
 
 
 NAMES = [
     *["edge_plan", "apply_frames", "environment", "native_edge_moments", "feedback_target"],
-    "native_advance",
+    "native_step",
     *["apply_frames_backward", "environment_backward", "native_edge_moments_backward"],
-    *["feedback_target_backward", "native_advance_backward"],
+    *["feedback_target_backward", "native_step_backward"],
 ]
 
 
@@ -731,11 +728,13 @@ def test_operators_tell_the_layout_they_make(random_state, name):
     """What a compiler is told of strides is true for inputs that are views."""
     operator = operators()[f"geof::{name}"]
     given = operator_cases(random_state(0))[f"geof::{name}"][0]
-    views = tuple(
-        strew(value.detach())
-        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 2
-        else value
-        for value in given
+    views = tree_map(
+        lambda value: (
+            strew(value.detach())
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 2
+            else value
+        ),
+        given,
     )
     torch.library.opcheck(operator, views, test_utils=("test_schema", "test_faketensor"))
 

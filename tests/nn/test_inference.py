@@ -76,13 +76,13 @@ def test_odd_graphs():
 
 def test_each_step_sees_only_a_piece(monkeypatch):
     sizes = []
-    advance = Recurrence.advance
+    step = Recurrence.step
 
-    def counted(self, state, edges, signature, step=0):
-        sizes.append((step, len(state.features), len(edges.source)))
-        return advance(self, state, edges, signature, step)
+    def counted(self, state, edges, signature, number=0, **options):
+        sizes.append((number, len(state.features), len(edges.source)))
+        return step(self, state, edges, signature, number, **options)
 
-    monkeypatch.setattr(Recurrence, "advance", counted)
+    monkeypatch.setattr(Recurrence, "step", counted)
     x, edges, signature = random_sample(5, nodes=300, edges=900)
     evolve_in_pieces(build(steps=3), x, edges, signature, piece_size=50)
     assert {step for step, *_ in sizes} == {0, 1, 2}

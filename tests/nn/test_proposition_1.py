@@ -37,7 +37,7 @@ class TestWeights:
         xi = state.features.unflatten(-1, (blocks, m))
         weight = (
             BACKENDS[backend]
-            .step(xi, xi, state.coordinates, edges, specification(temperature=temperature))
+            .statistics(xi, xi, state.coordinates, edges, specification(temperature=temperature))
             .weight
         )
         assert (weight > 0).all()
@@ -61,7 +61,7 @@ def frame_map(backend, coordinates, j, i):
     message[torch.arange(1, 2 * m, 2), :, torch.arange(m)] = 1
     arrows = torch.stack([torch.arange(1, 2 * m, 2), torch.arange(0, 2 * m, 2)])
     edges = Neighbourhoods.from_edge_index(arrows, 2 * m)
-    statistics = BACKENDS[backend].step(
+    statistics = BACKENDS[backend].statistics(
         torch.zeros_like(message), message, pairs, edges, specification()
     )
     return 2 * statistics.aggregate[::2].permute(1, 2, 0)
@@ -115,7 +115,7 @@ class TestFrameAlignedTransport:
         draw = random_state(seed)
         edges, state = random_graph(draw, 6), draw.coupled(BOX, 6, blocks, m, 1.0)
         layer = random_layer(draw, m, blocks, backend=backend)
-        _, trace = layer.traced_advance(state, edges, draw.uniform(6, 2))
+        _, trace = layer.step(state, edges, draw.uniform(6, 2), trace=True)
         frame = dense_frames(state.coordinates)
         transform = frame @ layer.transport.message.weight @ torch.linalg.inv(frame)
         h = layer.environment(*state).unsqueeze(-1)
@@ -162,7 +162,7 @@ class TestFrameAlignedTransport:
         edges, state = random_graph(draw, 6), draw.coupled(BOX, 6, 2, 2, 1.0)
         layer = random_layer(draw, 2, 2, backend=backend)
         layer.transport.message.weight.copy_(-0.7 * torch.eye(4, dtype=torch.float64))
-        _, trace = layer.traced_advance(state, edges, draw.uniform(6, 2))
+        _, trace = layer.step(state, edges, draw.uniform(6, 2), trace=True)
         h = layer.environment(*state)
         aggregate = layer.environment(trace.aggregate, state.coordinates)
         close(aggregate, -0.7 * edges.sum(trace.weight.unsqueeze(-1) * h[edges.source]))

@@ -38,7 +38,7 @@ class TestMomentDecomposition:
         draw = random_state(seed)
         edges, state = random_graph(draw, 6), draw.coupled(BOX, 6, blocks, m, 1.0)
         layer = random_layer(draw, m, blocks, backend=backend, spectral_floor=floor)
-        _, trace = layer.traced_advance(state, edges, draw.uniform(6, 2))
+        _, trace = layer.step(state, edges, draw.uniform(6, 2), trace=True)
         residual, weight = edge_residuals(layer, state, edges), trace.weight[:, None, None]
         mean = edges.sum(weight * residual)
         close(trace.mean_residual, mean)
@@ -67,7 +67,7 @@ class TestMomentDecomposition:
         draw = random_state(seed)
         edges, state = random_graph(draw, 6), draw.coupled(BOX, 6, 2, m, 1.0)
         layer = random_layer(draw, m, 2, backend=backend)
-        _, trace = layer.traced_advance(state, edges, draw.uniform(6, 2))
+        _, trace = layer.step(state, edges, draw.uniform(6, 2), trace=True)
         parts = decompose_moment(trace.moment, trace.mean_residual, 1.0)
         assert (torch.linalg.eigvalsh(parts.covariance) >= -1e-12).all()
         assert (torch.linalg.eigvalsh(trace.moment) >= 1 - 1e-12).all()
@@ -125,7 +125,9 @@ def star_statistics(backend, weights, residuals, **options):
     message = torch.zeros_like(xi)
     message[1:, 0] = residuals
     coordinates = torch.zeros(k + 1, 2, m * (m + 1) // 2, dtype=torch.float64)
-    step = BACKENDS[backend].step(xi, message, coordinates, star(k + 1), specification(**options))
+    step = BACKENDS[backend].statistics(
+        xi, message, coordinates, star(k + 1), specification(**options)
+    )
     normalised = step.weight[: k + 1]  # the hub's neighbourhood comes first
     close(normalised[1:] / normalised[0], weights)
     return normalised, step.aggregate[0, 0], step.moment[0, 0], step.target[0, 0]
@@ -144,7 +146,7 @@ class TestSecondOrderRefinement:
         layer = random_layer(draw, m, blocks, box=wide, backend=backend)
         first, second = torch.nn.functional.normalize(draw.normal(2, m * blocks), dim=-1)
         state, edges, signature = twin_centres(draw, layer, first, second)
-        following, trace = layer.traced_advance(state, edges, signature)
+        following, trace = layer.step(state, edges, signature, trace=True)
 
         # The premise: equal own states, equal weights, equal mean residuals, not all zero.
         close(trace.weight[edges.target == 0], trace.weight[edges.target == 1], 1e-13)
@@ -155,8 +157,8 @@ class TestSecondOrderRefinement:
         close(trace.aggregate[0], trace.aggregate[1], 1e-13)
         close(following.features[0], following.features[1], 1e-13)
         close(trace.correction[0], trace.correction[1], 1e-13)
-        mean_state, mean_trace = with_feedback(layer, "mean").traced_advance(
-            state, edges, signature
+        mean_state, mean_trace = with_feedback(layer, "mean").step(
+            state, edges, signature, trace=True
         )
         expected = trace.mean_residual.unsqueeze(-1) * trace.mean_residual.unsqueeze(-2)
         close(mean_trace.moment, expected + torch.eye(m), 1e-12)
@@ -182,13 +184,13 @@ class TestSecondOrderRefinement:
         layer = random_layer(draw, 2, 2, backend=backend)
         near, far = torch.nn.functional.normalize(draw.normal(2, 4), dim=-1)
         state, edges, signature = twin_centres(draw, layer, 0.5 * near, far, shared=False)
-        following, trace = layer.traced_advance(state, edges, signature)
+        following, trace = layer.step(state, edges, signature, trace=True)
         difference = trace.weight[edges.target == 0] - trace.weight[edges.target == 1]
         assert difference.abs().max() > 1e-2
         close(trace.mean_residual[:2], torch.zeros(2, 2, 2, dtype=torch.float64), 1e-13)
         close(following.features[0], following.features[1], 1e-13)
         close(trace.correction[0], trace.correction[1], 1e-13)
-        mean_trace = with_feedback(layer, "mean").traced_advance(state, edges, signature)[1]
+        mean_trace = with_feedback(layer, "mean").step(state, edges, signature, trace=True)[1]
         close(mean_trace.target[0], mean_trace.target[1], 1e-12)
 
     @every_backend
@@ -199,7 +201,7 @@ class TestSecondOrderRefinement:
         draw = random_state(seed)
         edges, state = random_graph(draw, 5), draw.coupled(BOX, 5, blocks, m, 1.0)
         layer, signature = random_layer(draw, m, blocks, backend=backend), draw.uniform(5, 2)
-        following, trace = layer.traced_advance(state, edges, signature)
+        following, trace = layer.step(state, edges, signature, trace=True)
 
         xi, aggregate, gate = state.features, trace.aggregate, layer.transport.gate
         r = torch.sigmoid(torch.cat([xi, aggregate], 1) @ gate.weight.mT + gate.bias)

@@ -113,7 +113,7 @@ def distance(state, other):
 def changes(layer, state, other, edges, signature):
     """Return how far each quantity of StepLipschitz moves between two states."""
     (following, trace), (others, other_trace) = (
-        layer.traced_advance(s, edges, signature) for s in (state, other)
+        layer.step(s, edges, signature, trace=True) for s in (state, other)
     )
 
     def largest(before, after, dims):
@@ -223,7 +223,7 @@ RING = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])  # five nodes and 
 
 def geometry_map(layer, features, edges, signature):
     """Return Phi_xi of Proposition 3 (iii): one step's coordinates with the features fixed."""
-    return lambda z: layer.advance(CoupledState(features, z), edges, signature).coordinates
+    return lambda z: layer.step(CoupledState(features, z), edges, signature)[0].coordinates
 
 
 def iterate(step, start, count):
@@ -291,7 +291,7 @@ class TestConvergence:
             moved = frames.clone()
             moved[0] += 1e-3
             first, second = (
-                layer.traced_advance(CoupledState(features, z), star(k + 1), features[:, :0])[1]
+                layer.step(CoupledState(features, z), star(k + 1), features[:, :0], trace=True)[1]
                 for z in (frames, moved)
             )
             return (first.target - second.target)[1:].norm() / (frames - moved).norm()

@@ -69,7 +69,7 @@ def test_by_default_there_is_nothing(training):
     state = plain.initial_state(x, u)
     assert torch.equal(state.features, F.linear(x, plain.feature_lift.weight))
     for step in range(3):
-        state = plain.advance(state, plain.evolve(*sample).edges, u, step)
+        state, _ = plain.step(state, plain.evolve(*sample).edges, u, step)
     assert torch.equal(plain.environment(*state), plain(*sample))
 
 

@@ -149,13 +149,13 @@ def test_a_bad_parameter_is_named_before_what_follows_from_it():
 
 
 def test_jittered_blocks_are_counted(monkeypatch):
-    advance = GeoF.traced_advance
+    step = GeoF.step
 
-    def rescued(self, state, edges, signature, step):
-        state, trace = advance(self, state, edges, signature, step)
-        return state, replace(trace, retried_blocks=torch.tensor(5 * step))
+    def rescued(self, state, edges, signature, number, *, trace):
+        state, found = step(self, state, edges, signature, number, trace=trace)
+        return state, replace(found, retried_blocks=torch.tensor(5 * number))
 
-    monkeypatch.setattr(GeoF, "traced_advance", rescued)
+    monkeypatch.setattr(GeoF, "step", rescued)
     network, inputs = exploding(1.0)
     found = diagnose(network, inputs, "the loss")
     assert found.retried_blocks == (0, 5, 10)

@@ -77,8 +77,8 @@ def test_the_statistic_is_the_target_of_a_geof_step_with_identity_frames(seed, b
     step = GeoFConv(6, blocks=2, backend="reference", **settings).double()
     step.transport.message.weight.data = ours.message.weight.data
     states = torch.randn(9, 6).double()
-    _, trace = step.traced_advance(
-        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0]
+    _, trace = step.step(
+        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0], trace=True
     )
     wanted = step.box.project(trace.target).flatten(1)
     assert_same({"s": ours(states, given.edges)}, {"s": wanted}, 1e-12)
@@ -104,8 +104,8 @@ def test_a_host_hands_its_options_to_the_statistic(host):
     assert torch.equal(model.statistic.message.weight, torch.eye(6).double())  # as GeoF starts
     given, states = inputs(), torch.randn(9, 6).double()
     step = GeoFConv(6, blocks=2, **settings).double()
-    _, trace = step.traced_advance(
-        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0]
+    _, trace = step.step(
+        CoupledState(states, step.identity_coordinates(9)), given.edges, states[:, :0], trace=True
     )
     wanted = step.box.project(trace.target).flatten(1)
     assert_same({"s": model.statistic(states, given.edges)}, {"s": wanted}, 1e-12)

@@ -7,6 +7,7 @@ from geof.geometry.bounds import (
     StepNorms,
     frame_bounds,
     step_lipschitz,
+    step_norms,
 )
 from geof.geometry.cholesky import (
     JitterSchedule,
@@ -52,6 +53,7 @@ __all__ = [
     "split_coordinates",
     "stabilised_cholesky",
     "step_lipschitz",
+    "step_norms",
     "strictly_lower_matrix",
     "strictly_lower_vector",
     "target_coordinates",

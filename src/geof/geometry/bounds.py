@@ -111,6 +111,39 @@ class StepNorms(NamedTuple):
     signature: float
 
 
+def step_norms(
+    message: Tensor,
+    gate: Tensor,
+    controller_hidden: tuple[Tensor, Tensor],
+    controller_output: tuple[Tensor, Tensor],
+    *,
+    signature_bound: float,
+) -> StepNorms:
+    r"""Return the norms of a step's parameters, spectral for matrices, Euclidean for biases.
+
+    Args:
+        message: :math:`W_\phi`.
+        gate: :math:`W_r`.
+        controller_hidden: :math:`W_{\Gamma,1}, b_{\Gamma,1}`.
+        controller_output: :math:`W_{\Gamma,2}, b_{\Gamma,2}`.
+        signature_bound: :math:`\bar U`, a bound on every :math:`\|u_i\|_2`.
+    """
+    (hidden, hidden_bias), (output, output_bias) = controller_hidden, controller_output
+    return StepNorms(
+        message=_spectral_norm(message),
+        gate=_spectral_norm(gate),
+        controller_hidden=_spectral_norm(hidden),
+        controller_output=_spectral_norm(output),
+        hidden_bias=float(hidden_bias.detach().norm()),
+        output_bias=float(output_bias.detach().norm()),
+        signature=signature_bound,
+    )
+
+
+def _spectral_norm(weight: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(weight.detach().double(), ord=2))
+
+
 class StepLipschitz(NamedTuple):
     r"""The constants of the proof of Proposition 3 (ii), each bounding one quantity's change.
 

@@ -1,15 +1,17 @@
-"""The transport and feedback of one step: as the paper writes it, factored, and compiled."""
+"""One step of the recurrence: as the paper writes it, factored, and compiled."""
 
 from geof.kernels.dispatch import BACKENDS, resolve_backend
 from geof.kernels.interface import (
     Backend,
-    Controller,
-    Evolution,
+    Request,
     Statistic,
+    StepResult,
     StepSpec,
     StepStatistics,
+    Support,
 )
-from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.neighbourhood import Neighbourhoods, check_edge_index
+from geof.kernels.update import Controller, Evolution
 
 __all__ = [
     "BACKENDS",
@@ -17,8 +19,12 @@ __all__ = [
     "Controller",
     "Evolution",
     "Neighbourhoods",
+    "Request",
     "Statistic",
+    "StepResult",
     "StepSpec",
     "StepStatistics",
+    "Support",
+    "check_edge_index",
     "resolve_backend",
 ]

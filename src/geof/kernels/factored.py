@@ -33,10 +33,15 @@ from geof.kernels.interface import Statistic, StepSpec, StepStatistics
 from geof.kernels.neighbourhood import Neighbourhoods
 
 
-def factored_step(
+def factored_statistics(
     xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
 ) -> StepStatistics:
-    """Compute one step in factored form; shapes as in :mod:`geof.kernels.interface`."""
+    """Return Eqs. (4) to (10) in factored form; shapes as in :mod:`geof.kernels.interface`.
+
+    Half precision is computed in single precision: torch has no triangular solve for it.
+    """
+    given, working = xi.dtype, torch.promote_types(xi.dtype, torch.float32)
+    xi, message, coords = (value.to(working) for value in (xi, message, coords))
     frame = frame_from_coordinates(coords)  # (n, B, m, m)
     h = apply_frame(frame, xi)  # (n, B, m)
     y = apply_frame(frame, message) if spec.frame_transport else message
@@ -46,14 +51,14 @@ def factored_step(
     pull = frame if spec.frame_transport else None
     aggregate = moments.first if pull is None else triangular_solve(pull, moments.first)
     if spec.statistic is None:
-        return StepStatistics(moments.weight, aggregate, None, None, None)
+        return StepStatistics(moments.weight, aggregate.to(given), None, None, None)
     moment = local_moment(pull, aggregate - message, moments.second, spec.statistic)
     moment = moment + spec.spectral_floor * torch.eye(
         moment.size(-1), dtype=moment.dtype, device=moment.device
     )
     factor, attempt = stabilised_cholesky(moment, spec.schedule)
-    target = coordinates_from_frame(factor)
-    return StepStatistics(moments.weight, aggregate, moment, target, attempt)
+    target = coordinates_from_frame(factor).to(given)
+    return StepStatistics(moments.weight, aggregate.to(given), moment, target, attempt)
 
 
 class EdgeMoments(NamedTuple):

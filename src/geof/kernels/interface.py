@@ -1,12 +1,13 @@
-r"""What a backend computes: the transport and feedback of one step (paper, sections 3.2 and 3.3).
+r"""What a backend computes: one whole step (paper, sections 3.2 to 3.4).
 
-A backend's step is a function ``(xi, message, coords, edges, spec) -> StepStatistics`` with
+Shapes, here and in every backend:
 
 * ``xi`` ``(n, B, m)``: the feature states :math:`\xi_i`, split into blocks;
 * ``message`` ``(n, B, m)``: the transformed states :math:`\phi(\xi_i) = W_\phi \xi_i`;
 * ``coords`` ``(n, B, t)``: the geometric coordinates :math:`z_{i,b}`;
 * ``edges``: the closed neighbourhoods;
-* ``spec``: the scalars and switches below.
+* ``spec``: the scalars and switches of Eqs. (4) to (10);
+* ``evolution``: those of Eqs. (11) and (12), or ``None`` when the geometry stays as it is.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
+from geof.errors import GeofError
 from geof.geometry import JitterSchedule
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.update import Evolution, evolve_coordinates, predict_correction
 
 Statistic: TypeAlias = Literal["full", "mean", "diagonal"]
 """The residual statistic behind the target: Eq. (8) or a restriction of it (Proposition 2)."""
@@ -44,7 +48,7 @@ class StepSpec:
 
 
 class StepStatistics(NamedTuple):
-    r"""What one step's messages amount to.
+    r"""What one step's messages amount to, Eqs. (4) to (10).
 
     Attributes:
         weight: ``(E,)``, :math:`\omega_{ij}` in the order of the neighbourhoods, Eq. (4).
@@ -61,42 +65,54 @@ class StepStatistics(NamedTuple):
     attempt: Tensor | None
 
 
-class Controller(NamedTuple):
-    r"""The correction network's maps, Eq. (11), with the signatures already taken in.
+class StepResult(NamedTuple):
+    r"""What one step makes of a state.
 
     Attributes:
-        shared: ``(n, H)``, the hidden layer's bias and its share of the signature :math:`u_i`.
-        hidden: ``(H, 2m)``, the hidden layer's map of :math:`[\xi_b \| \bar\xi_b]`.
-        output: ``((2r + 1) m, H)``.
-        bias: ``((2r + 1) m,)``.
+        aggregate: ``(n, B, m)``, :math:`\bar\xi_i`, Eq. (6).
+        coordinates: ``(n, B, t)``, :math:`z_{i,b}'`, Eq. (12); those given where there was no
+            evolution.
+        statistics: What happened on the way, or ``None`` unless asked for.
+        correction: ``(n, B, t)``, :math:`\Delta z_{i,b}`, Eq. (11), likewise; ``None`` as well
+            where there was none.
     """
 
-    shared: Tensor
-    hidden: Tensor
-    output: Tensor
-    bias: Tensor
+    aggregate: Tensor
+    coordinates: Tensor
+    statistics: StepStatistics | None = None
+    correction: Tensor | None = None
 
 
-class Evolution(NamedTuple):
-    r"""What turns a step's statistics into the next coordinates, Eq. (12).
+class Request(NamedTuple):
+    """What a step asks of a backend; ``None`` where it is not known yet.
 
     Attributes:
-        target_mix: :math:`\lambda`.
-        correction_strength: :math:`\gamma`.
-        offdiagonal_bound: :math:`a_{max}`.
-        log_scale_bounds: :math:`(\ell_{min}, \ell_{max})`.
-        controller: The correction network, or ``None`` for no correction.
+        block_size: :math:`m`.
+        device: Where the tensors are.
+        dtype: What they hold.
+        statistic: Which second moment is wanted, if any.
     """
 
-    target_mix: float
-    correction_strength: float
-    offdiagonal_bound: float
-    log_scale_bounds: tuple[float, float]
-    controller: Controller | None
+    block_size: int
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+    statistic: Statistic | None = None
 
 
-Step: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSpec], StepStatistics]
-Evolve: TypeAlias = Callable[
+class Support(NamedTuple):
+    """Whether a backend can serve a request.
+
+    Attributes:
+        reason: Why not, to follow "the ... backend is"; empty if it can.
+        error: What asking for it all the same should raise; ``None`` if it can.
+    """
+
+    reason: str = ""
+    error: type[GeofError] | None = None
+
+
+Statistics: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSpec], StepStatistics]
+FusedStep: TypeAlias = Callable[
     [Tensor, Tensor, Tensor, Neighbourhoods, StepSpec, Evolution], tuple[Tensor, Tensor]
 ]
 
@@ -107,13 +123,50 @@ class Backend:
 
     Attributes:
         name: Its key in :data:`geof.kernels.BACKENDS`.
-        step: The step with everything it computes on the way.
+        statistics: ``(xi, message, coords, edges, spec)`` to all of Eqs. (4) to (10).
         environment: ``(xi, coords)`` to :math:`h = L \xi`, ``(n, B, m)``.
-        evolve: The step up to the next coordinates in one go: aggregate ``(n, B, m)`` and
-            coordinates ``(n, B, t)``; ``None`` where the model's own arithmetic does it.
+        supports: Whether it can serve a request.
+        fused: ``(xi, message, coords, edges, spec, evolution)`` to aggregate and next coordinates
+            in one operation that shows nothing of what happened on the way; ``None`` where
+            :meth:`step` is all there is.
     """
 
     name: str
-    step: Step
+    statistics: Statistics
     environment: Callable[[Tensor, Tensor], Tensor]
-    evolve: Evolve | None = None
+    supports: Callable[[Request], Support]
+    fused: FusedStep | None = None
+
+    def step(
+        self,
+        xi: Tensor,
+        message: Tensor,
+        coords: Tensor,
+        edges: Neighbourhoods,
+        spec: StepSpec,
+        evolution: Evolution | None = None,
+        *,
+        trace: bool = False,
+    ) -> StepResult:
+        """Return aggregate and next coordinates and, for ``trace``, what led to them.
+
+        Arguments are those of the module's list.
+        """
+        if self.fused is not None and evolution is not None and not trace:
+            return StepResult(*self.fused(xi, message, coords, edges, spec, evolution))
+        statistics = self.statistics(xi, message, coords, edges, spec)
+        correction = None
+        if evolution is not None:
+            if evolution.controller is not None:
+                correction = predict_correction(xi, statistics.aggregate, evolution.controller)
+            coords = evolve_coordinates(
+                coords,
+                statistics.target,
+                correction,
+                target_mix=evolution.target_mix,
+                correction_strength=evolution.correction_strength,
+                box=evolution.box,
+            )
+        if not trace:
+            return StepResult(statistics.aggregate, coords)
+        return StepResult(statistics.aggregate, coords, statistics, correction)

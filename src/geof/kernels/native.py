@@ -1,12 +1,12 @@
 r"""Whole steps in compiled code for the CPU (``native/*.h``).
 
 The mathematics is that of :mod:`geof.kernels.factored`, written out over lanes: one register holds
-one coordinate of several blocks. So coordinates are kept "lanes last", ``(n, t, B)``; their public
-shape ``(n, B, t)`` is a transposed view that costs nothing.
+one coordinate of several blocks. So coordinates are stored "lanes last", ``(n, t, B)``; their
+public shape ``(n, B, t)`` is a transposed view that costs nothing.
 
-A step with its update of the geometry is one operator. It keeps the weights, the two moments, the
+A step with its update of the geometry is one operator. It saves the weights, the two moments, the
 aggregate and the next coordinates; frames' images, target and correction are computed again in
-the backward pass, where they live in scratch memory that is used over and over.
+the backward pass, in scratch memory that is used over and over.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
-from geof.kernels.library import Evolve, Frames, Moments, fill, shape_of
-from geof.kernels.native_parts import (
-    FeedbackOptions,
-    apply_frames,
+from geof.kernels.interface import StepSpec, StepStatistics
+from geof.kernels.library import Evolve, fill
+from geof.kernels.native_arguments import (
+    StatisticCode,
+    StepOptions,
     call,
+    call_frames,
+    call_moments,
     dense,
     dense_like,
-    edge_moments,
     edge_plan,
-    environment,
-    features_shape,
     feedback_arguments,
-    feedback_target,
+    lanes_like,
     report,
+    step_options,
 )
+from geof.kernels.native_parts import apply_frames, edge_moments, environment, feedback_target
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.update import Controller, Evolution
 
-_STATISTICS = {None: 0, "full": 1, "diagonal": 2, "mean": 3}
 
-
-def native_step(
+def native_statistics(
     xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
 ) -> StepStatistics:
-    """Compute one step with everything there is to see; shapes as in the interface."""
-    z = _lanes(coords)
-    h, y = apply_frames(z, xi, message, spec.frame_transport)
-    moments = edge_moments(h, y, edges, spec.temperature, second=_second(spec))
+    """Return Eqs. (4) to (10) part by part; shapes as in :mod:`geof.kernels.interface`."""
+    z, options = _lanes(coords), step_options(spec)
+    h, y = apply_frames(z, xi, message, options.framed)
+    moments = edge_moments(h, y, edges, options.temperature, second=options.second)
     aggregate, target, moment, attempt = feedback_target(
-        z, message, moments.first, moments.second, *_feedback_options(spec)
+        z, message, moments.first, moments.second, *options.pack()
     )
     if spec.statistic is None:
         return StepStatistics(moments.weight, aggregate, None, None, None)
     return StepStatistics(moments.weight, aggregate, moment, target.transpose(1, 2), attempt)
 
 
-def native_evolve(
+def native_fused_step(
     xi: Tensor,
     message: Tensor,
     coords: Tensor,
@@ -63,25 +63,11 @@ def native_evolve(
     spec: StepSpec,
     evolution: Evolution,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the aggregate and the next coordinates; target and correction never exist whole."""
-    controller = evolution.controller
-    aggregate, following, *_ = _advance(
-        _lanes(coords),
-        xi,
-        message,
-        *edge_plan(edges),
-        edges.active,
-        None if controller is None else controller.shared,
-        None if controller is None else controller.hidden,
-        *_used_outputs(controller, xi.size(-1)),
-        *_feedback_options(spec),
-        spec.temperature,
-        [
-            evolution.target_mix,
-            evolution.correction_strength,
-            evolution.offdiagonal_bound,
-            *evolution.log_scale_bounds,
-        ],
+    """Return the aggregate and the next coordinates; target and correction never exist whole."""
+    aggregate, following, *_ = _step(
+        *(_lanes(coords), xi, message, edge_plan(edges), edges.active),
+        _used_maps(evolution.controller, xi.size(-1)),
+        *step_options(spec, evolution).pack(),
     )
     return aggregate, following.transpose(1, 2)
 
@@ -97,35 +83,20 @@ def _lanes(values: Tensor) -> Tensor:
     return values.transpose(1, 2).contiguous()
 
 
-def _second(spec: StepSpec) -> bool:
-    return spec.statistic in ("full", "diagonal")
-
-
-def _feedback_options(spec: StepSpec) -> FeedbackOptions:
-    schedule = spec.schedule
-    return (
-        _STATISTICS[spec.statistic],
-        spec.frame_transport,
-        spec.spectral_floor,
-        schedule.initial,
-        schedule.growth,
-        schedule.retries,
-    )
-
-
-def _used_outputs(controller: Controller | None, m: int) -> tuple[Tensor | None, Tensor | None]:
-    r"""Return the controller's output layer without what never reaches :math:`\Delta z`.
+def _used_maps(controller: Controller | None, m: int) -> list[Tensor]:
+    r"""Return the controller's maps without what never reaches :math:`\Delta z`; empty for none.
 
     The first row of U and the last of V meet no strictly lower entry of :math:`U V^\top`.
     """
     if controller is None:
-        return None, None
-    rank = (len(controller.bias) // m - 1) // 2
+        return []
+    rank = controller.rank(m)
     ends = 2 * m * rank
-    return tuple(  # type: ignore[return-value]
+    used = [
         torch.cat([part[rank : ends - rank], part[ends:]])
         for part in (controller.output, controller.bias)
-    )
+    ]
+    return [controller.shared, controller.hidden, *used]
 
 
 # --- Scratch memory ----------------------------------------------------------------------------
@@ -170,44 +141,35 @@ def _borrow(size: int) -> Tensor:
 # --- One step: frames, edge moments, feedback, controller, update -------------------------------
 
 
-@torch.library.custom_op("geof::native_advance", mutates_args=())
-def _advance(
+@torch.library.custom_op("geof::native_step", mutates_args=())
+def _step(
     z: Tensor,
     x: Tensor,
     message: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
+    plan: Sequence[Tensor],
     active: Tensor | None,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    temperature: float,
-    update: Sequence[float],
+    maps: Sequence[Tensor],
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return aggregate, next coordinates, weights, first and second moments."""
-    inputs = _Inputs(*dense(z, x, message, shared, hidden, output, bias))
-    made = aggregate, following, weight, first, second = _outputs_like(z, x, source, statistic)
+    options = StepOptions.unpack(integers, numbers)
+    made = aggregate, following, weight, first, second = _outputs_like(z, x, plan, options)
+    z, x, message, *maps = dense(z, x, message, *maps)
     with _scratch(x, first.shape, first.shape) as (h, y):
-        inputs.frames("apply_frames", framed, h=h, y=y)
-        moments = inputs.moments(
-            h, y, weight, temperature, pointer=pointer, source=source, first=first, active=active
+        call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
+        call_moments(
+            "edge_moments",
+            *(h, y, weight, plan, options.temperature),
+            active=active,
+            first=first,
+            second=second if second.numel() else None,
         )
-        moments.second = second.data_ptr() if second.numel() else None
-        call("edge_moments", z, moments)
-    arguments = inputs.evolve(
-        (statistic, framed, floor, jitter, growth, retries),
-        update,
-        {"first": first, "second": second, "aggregate": aggregate},
+    arguments = _evolve_arguments(
+        feedback_arguments((z, message, first, second), options, aggregate=aggregate),
+        x,
+        maps,
+        options,
         next=following,
     )
     call("evolve", z, arguments)
@@ -215,263 +177,160 @@ def _advance(
     return made
 
 
-@_advance.register_fake
+@_step.register_fake
 def _(
     z: Tensor,
     x: Tensor,
     message: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
+    plan: Sequence[Tensor],
     active: Tensor | None,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    temperature: float,
-    update: Sequence[float],
+    maps: Sequence[Tensor],
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _outputs_like(z, x, source, statistic)
+    return _outputs_like(z, x, plan, StepOptions.unpack(integers, numbers))
 
 
 def _outputs_like(
-    z: Tensor, x: Tensor, source: Tensor, statistic: int
+    z: Tensor, x: Tensor, plan: Sequence[Tensor], options: StepOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    n, B, m = x.shape
-    second = dense_like(z) if statistic in (1, 2) else z.new_empty(0)
-    return dense_like(x), dense_like(z), x.new_empty(source.shape), x.new_empty(n, m, B), second
+    _, source, *_ = plan
+    second = dense_like(z) if options.second else z.new_empty(0)
+    return dense_like(x), dense_like(z), x.new_empty(source.shape), lanes_like(x), second
 
 
-@torch.library.custom_op("geof::native_advance_backward", mutates_args=())
-def _advance_backward(
+@torch.library.custom_op("geof::native_step_backward", mutates_args=())
+def _step_backward(
     grad_aggregate: Tensor,
     grad_following: Tensor,
     z: Tensor,
     x: Tensor,
     message: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    aggregate: Tensor,
-    following: Tensor,
-    weight: Tensor,
-    first: Tensor,
-    second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    temperature: float,
-    update: Sequence[float],
+    plan: Sequence[Tensor],
+    maps: Sequence[Tensor],
+    made: Sequence[Tensor],
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> list[Tensor]:
-    """Return the gradients of z, x and message, then of the controller's four if there."""
-    inputs = _Inputs(*dense(z, x, message, shared, hidden, output, bias))
+    """Return the gradients of z, x and message, then of the controller's maps."""
+    options = StepOptions.unpack(integers, numbers)
+    aggregate, following, weight, first, second = made
+    z, x, message, *maps = dense(z, x, message, *maps)
     grad_aggregate, grad_following = dense(grad_aggregate, grad_following)
-    grads = inputs.gradients()
-    names = ("grad_shared", "grad_hidden", "grad_output", "grad_bias")
-    row, has_second = first.shape, second.numel() > 0
+    grads = grad_z, grad_x, grad_message, *grad_maps = [
+        dense_like(tensor) for tensor in (z, x, message, *maps)
+    ]
+    row = first.shape
     with _scratch(x, row, row, row, row, row, second.shape, weight.shape) as buffers:
         h, y, grad_h, grad_y, grad_first, grad_second, force = buffers
-        arguments = inputs.evolve(
-            (statistic, framed, floor, jitter, growth, retries),
-            update,
-            {
-                "first": first,
-                "second": second,
-                "aggregate": aggregate,
-                "grad_aggregate": grad_aggregate,
-                "add_to_z": True,
-                "grad_z": grads[0],
-                "grad_message": grads[2],
-                "grad_first": grad_first,
-                "grad_second": grad_second,
-            },
+        feedback = feedback_arguments(
+            (z, message, first, second),
+            options,
+            aggregate=aggregate,
+            grad_aggregate=grad_aggregate,
+            add_to_z=True,
+            grad_z=grad_z,
+            grad_message=grad_message,
+            grad_first=grad_first,
+            grad_second=grad_second,
+        )
+        names = "grad_shared", "grad_hidden", "grad_output", "grad_bias"
+        arguments = _evolve_arguments(
+            feedback,
+            x,
+            maps,
+            options,
             next=following,
             grad_next=grad_following,
-            grad_x=grads[1],
-            **dict(zip(names, grads[3:], strict=False)),
+            grad_x=grad_x,
+            **dict(zip(names, grad_maps, strict=False)),
         )
         call("evolve_backward", z, arguments)
-        inputs.frames("apply_frames", framed, h=h, y=y)
-        moments = inputs.moments(
-            h,
-            y,
-            weight,
-            temperature,
-            pointer=pointer,
-            source=source,
-            target=target,
-            tile_pointer=tile_pointer,
-            tile_edge=tile_edge,
+        call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
+        call_moments(
+            "edge_moments_backward",
+            *(h, y, weight, plan, options.temperature),
             grad_first=grad_first,
-            grad_second=grad_second if has_second else None,
+            grad_second=grad_second if second.numel() else None,
             force=force,
             grad_h=grad_h,
             grad_y=grad_y,
         )
-        call("edge_moments_backward", z, moments)
-        inputs.frames(
+        call_frames(
             "apply_frames_backward",
-            framed,
+            *(z, x, message, options.framed),
             # What the evolution has already put there is added to; see the header.
-            add=1 | (2 if hidden is not None else 0) | (4 if statistic == 3 else 0),
+            add=1 | (2 if maps else 0) | (4 if options.statistic == StatisticCode.MEAN else 0),
             grad_h=grad_h,
             grad_y=grad_y,
-            grad_z=grads[0],
-            grad_x=grads[1],
-            grad_message=grads[2],
+            grad_z=grad_z,
+            grad_x=grad_x,
+            grad_message=grad_message,
         )
     return grads
 
 
-@_advance_backward.register_fake
+@_step_backward.register_fake
 def _(
     grad_aggregate: Tensor,
     grad_following: Tensor,
     z: Tensor,
     x: Tensor,
     message: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
-    shared: Tensor | None,
-    hidden: Tensor | None,
-    output: Tensor | None,
-    bias: Tensor | None,
-    aggregate: Tensor,
-    following: Tensor,
-    weight: Tensor,
-    first: Tensor,
-    second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
-    temperature: float,
-    update: Sequence[float],
+    plan: Sequence[Tensor],
+    maps: Sequence[Tensor],
+    made: Sequence[Tensor],
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> list[Tensor]:
-    return _Inputs(z, x, message, shared, hidden, output, bias).gradients()
+    return [dense_like(tensor) for tensor in (z, x, message, *maps)]
+
+
+def _evolve_arguments(
+    feedback: Any, x: Tensor, maps: Sequence[Tensor], options: StepOptions, **fields: Any
+) -> Any:
+    """Return the structure of ``evolve`` or its backward."""
+    names = "shared", "hidden", "output", "bias"
+    controller = dict(zip(names, maps, strict=False))
+    m, rank = x.size(-1), 0
+    if maps and m > 1:
+        rank = (len(controller["bias"]) - m) // (2 * (m - 1))
+    return fill(
+        Evolve,
+        feedback=feedback,
+        H=len(controller["hidden"]) if maps else 0,
+        rank=rank,
+        mix=options.mix,
+        strength=options.strength,
+        offdiagonal=options.offdiagonal,
+        low=options.low,
+        high=options.high,
+        x=x,
+        **controller,
+        **fields,
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.options = inputs[13:]
-    ctx.corrected = inputs[9] is not None
-    ctx.save_for_backward(*inputs[:8], *inputs[9:13], *output)
+    z, x, message, plan, _, maps, *ctx.options = inputs
+    ctx.sizes = [3, len(plan), len(maps), len(output)]
+    ctx.save_for_backward(z, x, message, *plan, *maps, *output)
     ctx.mark_non_differentiable(*output[2:])
     ctx.set_materialize_grads(False)  # or zeros as large as the moments would be made for them
 
 
 def _gradients(
     ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None, *_: None
-) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors
-    grads = _advance_backward(
-        torch.zeros_like(saved[1]) if grad_aggregate is None else grad_aggregate,
-        torch.zeros_like(saved[0]) if grad_following is None else grad_following,
-        *saved,
+) -> tuple[Any, ...]:
+    saved = iter(ctx.saved_tensors)
+    (z, x, message), plan, maps, made = ([next(saved) for _ in range(k)] for k in ctx.sizes)
+    grads = _step_backward(
+        torch.zeros_like(x) if grad_aggregate is None else grad_aggregate,
+        torch.zeros_like(z) if grad_following is None else grad_following,
+        *(z, x, message, plan, maps, made),
         *ctx.options,
     )
-    controller = grads[3:] if ctx.corrected else [None] * 4
-    return *grads[:3], *[None] * 6, *controller, *[None] * 8
+    return *grads[:3], [None for _ in plan], None, grads[3:], None, None
 
 
-_advance.register_autograd(_gradients, setup_context=_save)
-
-
-class _Inputs(NamedTuple):
-    """What a step starts from, contiguous: coordinates as lanes, the rest as in the interface."""
-
-    z: Tensor
-    x: Tensor
-    message: Tensor
-    shared: Tensor | None
-    hidden: Tensor | None
-    output: Tensor | None
-    bias: Tensor | None
-
-    def gradients(self) -> list[Tensor]:
-        """Return uninitialised gradients of everything that is there."""
-        return [dense_like(tensor) for tensor in self if tensor is not None]
-
-    def frames(self, name: str, framed: bool, **fields: Any) -> None:
-        """Run ``apply_frames`` or its backward."""
-        arguments = fill(
-            Frames,
-            shape=features_shape(self.x),
-            framed=framed,
-            lanes_out=True,
-            z=self.z,
-            x=self.x,
-            message=self.message,
-            **fields,
-        )
-        call(name, self.z, arguments)
-
-    def moments(
-        self, h: Tensor, y: Tensor, weight: Tensor, temperature: float, **fields: Any
-    ) -> Any:
-        """Return the arguments of ``edge_moments`` or its backward."""
-        return fill(
-            Moments,
-            shape=shape_of(y, *y.shape),
-            E=len(weight),
-            temperature=temperature,
-            h=h,
-            y=y,
-            weight=weight,
-            **fields,
-        )
-
-    def evolve(
-        self,
-        feedback: FeedbackOptions,
-        update: Sequence[float],
-        feedback_fields: dict[str, Any],
-        **fields: Any,
-    ) -> Any:
-        """Return the arguments of ``evolve`` or its backward."""
-        mix, strength, offdiagonal, low, high = update
-        m = self.x.size(-1)
-        rank = 0
-        if self.bias is not None and m > 1:
-            rank = (len(self.bias) - m) // (2 * (m - 1))
-        first, second = feedback_fields.pop("first"), feedback_fields.pop("second")
-        return fill(
-            Evolve,
-            feedback=feedback_arguments(
-                (self.z, self.message, first, second), feedback, **feedback_fields
-            ),
-            H=0 if self.hidden is None else self.hidden.size(0),
-            rank=rank,
-            mix=mix,
-            strength=strength,
-            offdiagonal=offdiagonal,
-            low=low,
-            high=high,
-            x=self.x,
-            shared=self.shared,
-            hidden=self.hidden,
-            output=self.output,
-            bias=self.bias,
-            **fields,
-        )
+_step.register_autograd(_gradients, setup_context=_save)

@@ -7,127 +7,27 @@ hand-derived backward pass, saves only its inputs and is once differentiable. La
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from geof.errors import DtypeError
-from geof.geometry import JitterSchedule
-from geof.geometry.cholesky import report_attempts
-from geof.kernels.library import (
-    TILES,
-    Feedback,
-    Frames,
-    Library,
-    Moments,
-    Shape,
-    fill,
-    find_library,
-    shape_of,
+from geof.kernels.library import Frames, fill
+from geof.kernels.native_arguments import (
+    StepOptions,
+    call,
+    call_frames,
+    call_moments,
+    dense,
+    dense_like,
+    edge_plan,
+    features_shape,
+    feedback_arguments,
+    lanes_like,
+    report,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
-
-
-def native_library() -> Library:
-    """Return the opened kernels."""
-    library = find_library().library
-    assert library is not None, "the native backend is registered only with its library"
-    return library
-
-
-def call(name: str, like: Tensor, arguments: Any) -> None:
-    """Run a kernel on tensors of the dtype of ``like``."""
-    if like.dtype not in (torch.float32, torch.float64):
-        raise DtypeError(
-            f"Expected float32 or float64 for the native backend (got {like.dtype}). "
-            "Use model.float() or backend='torch'."
-        )
-    native_library().call(name, arguments)
-
-
-def dense(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Return contiguous tensors of one dtype: the kernels know no strides.
-
-    Raises:
-        DtypeError: If floating-point tensors differ in dtype.
-    """
-    dtypes = {
-        tensor.dtype for tensor in tensors if tensor is not None and tensor.is_floating_point()
-    }
-    if len(dtypes) > 1:
-        names = ", ".join(sorted(map(str, dtypes)))
-        raise DtypeError(
-            f"Expected tensors of one dtype for the native backend (got {names}). "
-            "Use .to(dtype), and no autocast around the model."
-        )
-    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
-
-
-def features_shape(features: Tensor) -> Shape:
-    """Return the sizes of ``(n, B, m)`` features."""
-    n, B, m = features.shape
-    return shape_of(features, n, m, B)
-
-
-# --- The neighbourhoods as compressed rows ------------------------------------------------------
-
-
-class EdgePlan(NamedTuple):
-    """The edges as rows for the forward pass and as tiles for the backward pass.
-
-    Attributes:
-        pointer: ``(n + 1,)`` int64, where each target's edges begin.
-        source: ``(E,)`` int32.
-        target: ``(E,)`` int32.
-        tile_pointer: ``(TILES + 1,)`` int64, where each tile's edges begin.
-        tile_edge: ``(E,)`` int32, the edges tile by tile.
-    """
-
-    pointer: Tensor
-    source: Tensor
-    target: Tensor
-    tile_pointer: Tensor
-    tile_edge: Tensor
-
-
-def edge_plan(edges: Neighbourhoods) -> EdgePlan:
-    """Return the rows of these neighbourhoods, made at the first call."""
-
-    def build() -> EdgePlan:
-        return EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
-
-    return build() if torch.compiler.is_compiling() else edges.cached(EdgePlan, build)
-
-
-@torch.library.custom_op("geof::edge_plan", mutates_args=())
-def _plan(
-    source: Tensor, target: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if max(num_nodes, len(source)) >= 2**31:
-        raise OverflowError(
-            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
-            f"and {len(source)}). Use backend='torch' or sampled neighbourhoods."
-        )
-    made = _empty_plan(source, num_nodes)
-    code = native_library().plan(source.contiguous(), target.contiguous(), num_nodes, made)
-    if code:
-        raise ValueError("Expected neighbourhoods sorted by target, with indices below n.")
-    return made
-
-
-@_plan.register_fake
-def _(
-    source: Tensor, target: Tensor, num_nodes: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _empty_plan(source, num_nodes)
-
-
-def _empty_plan(source: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
-    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES + 1)
-    return rows, narrow[0], narrow[1], tiles, narrow[2]
-
 
 # --- apply_frames: h = L xi, y = L phi(xi) ------------------------------------------------------
 
@@ -137,18 +37,7 @@ def apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[T
     r"""Return :math:`h = L \xi` and :math:`y = L \phi(\xi)` (or :math:`\phi(\xi)`) as lanes."""
     z, x, message = dense(z, x, message)
     h, y = lanes_like(x), lanes_like(x)
-    arguments = fill(
-        Frames,
-        shape=features_shape(x),
-        framed=framed,
-        lanes_out=True,
-        z=z,
-        x=x,
-        message=message,
-        h=h,
-        y=y,
-    )
-    call("apply_frames", z, arguments)
+    call_frames("apply_frames", z, x, message, framed, h=h, y=y)
     return h, y
 
 
@@ -163,21 +52,15 @@ def _apply_frames_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_h, grad_y, z, x, message = dense(grad_h, grad_y, z, x, message)
     grads = dense_like(z), dense_like(x), dense_like(x)
-    arguments = fill(
-        Frames,
-        shape=features_shape(x),
-        framed=framed,
-        lanes_out=True,
-        z=z,
-        x=x,
-        message=message,
+    call_frames(
+        "apply_frames_backward",
+        *(z, x, message, framed),
         grad_h=grad_h,
         grad_y=grad_y,
         grad_z=grads[0],
         grad_x=grads[1],
         grad_message=grads[2],
     )
-    call("apply_frames_backward", z, arguments)
     return grads
 
 
@@ -242,17 +125,6 @@ def _environment_gradients(ctx: Any, grad_h: Tensor) -> tuple[Tensor, ...]:
 environment.register_autograd(_environment_gradients, setup_context=_save_inputs)
 
 
-def lanes_like(x: Tensor) -> Tensor:
-    """Return uninitialised lanes ``(n, m, B)`` for features ``(n, B, m)``."""
-    n, B, m = x.shape
-    return x.new_empty(n, m, B)
-
-
-def dense_like(x: Tensor) -> Tensor:
-    """Return an uninitialised contiguous tensor of the same shape."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 # --- edge_moments -------------------------------------------------------------------------------
 
 
@@ -282,40 +154,27 @@ def edge_moments(
         temperature: The weights' temperature.
         second: Whether to form the second moment as well.
     """
-    plan = edge_plan(edges)
-    return LaneMoments(*_edge_moments(h, y, *plan, edges.active, temperature, second))
+    return LaneMoments(*_edge_moments(h, y, edge_plan(edges), edges.active, temperature, second))
 
 
 @torch.library.custom_op("geof::native_edge_moments", mutates_args=())
 def _edge_moments(
     h: Tensor,
     y: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
+    plan: Sequence[Tensor],
     active: Tensor | None,
     temperature: float,
     second: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    weight, first, outer = _empty_moments(y, source, second)
+    weight, first, outer = _empty_moments(y, plan, second)
     h, y, active = dense(h, y, active)
-    arguments = fill(
-        Moments,
-        shape=shape_of(y, *y.shape),
-        E=len(source),
-        temperature=temperature,
-        h=h,
-        y=y,
-        pointer=pointer,
-        source=source,
+    call_moments(
+        "edge_moments",
+        *(h, y, weight, plan, temperature),
         active=active,
-        weight=weight,
         first=first,
         second=outer if second else None,
     )
-    call("edge_moments", y, arguments)
     return weight, first, outer
 
 
@@ -323,20 +182,19 @@ def _edge_moments(
 def _(
     h: Tensor,
     y: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
+    plan: Sequence[Tensor],
     active: Tensor | None,
     temperature: float,
     second: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_moments(y, source, second)
+    return _empty_moments(y, plan, second)
 
 
-def _empty_moments(y: Tensor, source: Tensor, second: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _empty_moments(
+    y: Tensor, plan: Sequence[Tensor], second: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     n, m, B = y.shape
+    _, source, *_ = plan
     outer = y.new_empty(n, m * (m + 1) // 2, B) if second else y.new_empty(0)
     return y.new_empty(source.shape), y.new_empty(n, m, B), outer
 
@@ -349,28 +207,14 @@ def _edge_moments_backward(
     h: Tensor,
     y: Tensor,
     weight: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
+    plan: Sequence[Tensor],
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     h, y, grad_weight, grad_first, grad_second = dense(h, y, grad_weight, grad_first, grad_second)
     grad_h, grad_y, force = dense_like(h), dense_like(y), torch.empty_like(weight)
-    arguments = fill(
-        Moments,
-        shape=shape_of(y, *y.shape),
-        E=len(source),
-        temperature=temperature,
-        h=h,
-        y=y,
-        weight=weight,
-        pointer=pointer,
-        source=source,
-        target=target,
-        tile_pointer=tile_pointer,
-        tile_edge=tile_edge,
+    call_moments(
+        "edge_moments_backward",
+        *(h, y, weight, plan, temperature),
         grad_weight=grad_weight,
         grad_first=grad_first,
         grad_second=grad_second,
@@ -378,7 +222,6 @@ def _edge_moments_backward(
         grad_h=grad_h,
         grad_y=grad_y,
     )
-    call("edge_moments_backward", y, arguments)
     return grad_h, grad_y
 
 
@@ -390,18 +233,14 @@ def _(
     h: Tensor,
     y: Tensor,
     weight: Tensor,
-    pointer: Tensor,
-    source: Tensor,
-    target: Tensor,
-    tile_pointer: Tensor,
-    tile_edge: Tensor,
+    plan: Sequence[Tensor],
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     return dense_like(h), dense_like(y)
 
 
 def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    h, y, *plan, _, ctx.temperature, ctx.second = inputs
+    h, y, plan, _, ctx.temperature, ctx.second = inputs
     # A weight's own gradient is rare and costs a pass over the edges: none where there is none.
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(h, y, output[0], *plan)
@@ -412,16 +251,15 @@ def _moments_gradients(
     grad_weight: Tensor | None,
     grad_first: Tensor | None,
     grad_second: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # to be unpacked once only, for checkpointing's sake
+) -> tuple[Any, ...]:
+    h, y, weight, *plan = ctx.saved_tensors  # to be unpacked once only, for checkpointing's sake
     grad_h, grad_y = _edge_moments_backward(
         grad_weight,
-        torch.zeros_like(saved[1]) if grad_first is None else grad_first,
+        torch.zeros_like(y) if grad_first is None else grad_first,
         grad_second if ctx.second else None,
-        *saved,
-        ctx.temperature,
+        *(h, y, weight, plan, ctx.temperature),
     )
-    return grad_h, grad_y, *[None] * 8
+    return grad_h, grad_y, [None for _ in plan], None, None, None
 
 
 _edge_moments.register_autograd(_moments_gradients, setup_context=_save_moments)
@@ -436,23 +274,23 @@ def feedback_target(
     message: Tensor,
     first: Tensor,
     second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return aggregate, target (lanes), statistic and attempts, Eqs. (6), (8), (10) and (52)."""
-    tensors = dense(z, message, first, second)
-    made = aggregate, target, moment, attempt = _empty_feedback(z, message, statistic)
+    """Return aggregate, target (lanes), statistic and attempts, Eqs. (6), (8), (10) and (52).
+
+    The last two arguments are a packed :class:`~geof.kernels.native_arguments.StepOptions`.
+    """
+    options = StepOptions.unpack(integers, numbers)
+    made = aggregate, target, moment, attempt = _empty_feedback(z, message, options)
+    inputs = dense(z, message, first, second)
     arguments = feedback_arguments(
-        tensors,
-        (statistic, framed, floor, jitter, growth, retries),
+        inputs,
+        options,
         aggregate=aggregate,
         target=target,
-        moment=moment if statistic else None,
-        attempt=attempt if statistic else None,
+        moment=moment if options.statistic else None,
+        attempt=attempt if options.statistic else None,
     )
     call("feedback", z, arguments)
     report(arguments, message)
@@ -465,69 +303,21 @@ def _(
     message: Tensor,
     first: Tensor,
     second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty_feedback(z, message, statistic)
+    return _empty_feedback(z, message, StepOptions.unpack(integers, numbers))
 
 
 def _empty_feedback(
-    z: Tensor, message: Tensor, statistic: int
+    z: Tensor, message: Tensor, options: StepOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     n, B, m = message.shape
-    if not statistic:
-        nothing = [z.new_empty(0), z.new_empty(0), z.new_empty(0, dtype=torch.long)]
-        return message.new_empty(message.shape), *nothing  # type: ignore[return-value]
-    return (
-        message.new_empty(message.shape),
-        dense_like(z),
-        z.new_empty(n, B, m, m),
-        z.new_empty(n, B, dtype=torch.long),
-    )
-
-
-FeedbackOptions = tuple[int, bool, float, float, float, int]
-
-
-def feedback_arguments(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor], options: FeedbackOptions, **fields: Any
-) -> Any:
-    """Return the kernel's structure for ``(z, message, first, second)``."""
-    z, message, first, second = tensors
-    statistic, framed, floor, jitter, growth, retries = options
-    return fill(
-        Feedback,
-        shape=features_shape(message),
-        statistic=statistic,
-        framed=framed,
-        floor=floor,
-        jitter=jitter,
-        growth=growth,
-        retries=retries,
-        z=z,
-        message=message,
-        first=first,
-        second=second,
-        **fields,
-    )
-
-
-def report(done: Any, features: Tensor) -> None:
-    """Speak up about blocks that were not positive definite at the first attempt."""
-    non_finite, indefinite, retried, most = done.status
-    if non_finite or indefinite or retried:
-        report_attempts(
-            features.size(0) * features.size(1),
-            JitterSchedule(done.jitter, done.growth, done.retries),
-            non_finite=non_finite,
-            indefinite=indefinite,
-            retried=retried,
-            most_retries=most,
-        )
+    aggregate = message.new_empty(message.shape)
+    if not options.statistic:
+        return aggregate, z.new_empty(0), z.new_empty(0), z.new_empty(0, dtype=torch.long)
+    attempt = z.new_empty(n, B, dtype=torch.long)
+    return aggregate, dense_like(z), z.new_empty(n, B, m, m), attempt
 
 
 @torch.library.custom_op("geof::feedback_target_backward", mutates_args=())
@@ -538,19 +328,16 @@ def _feedback_target_backward(
     message: Tensor,
     first: Tensor,
     second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    tensors = dense(z, message, first, second)
-    grads = _feedback_gradients_like(z, message, first, second, statistic)
+    options = StepOptions.unpack(integers, numbers)
+    grads = _feedback_gradients_like(z, message, first, second, options)
+    inputs = dense(z, message, first, second)
     grad_aggregate, grad_target = dense(grad_aggregate, grad_target)
     arguments = feedback_arguments(
-        tensors,
-        (statistic, framed, floor, jitter, growth, retries),
+        inputs,
+        options,
         grad_aggregate=grad_aggregate,
         grad_target=grad_target,
         grad_z=grads[0],
@@ -570,21 +357,18 @@ def _(
     message: Tensor,
     first: Tensor,
     second: Tensor,
-    statistic: int,
-    framed: bool,
-    floor: float,
-    jitter: float,
-    growth: float,
-    retries: int,
+    integers: Sequence[int],
+    numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _feedback_gradients_like(z, message, first, second, statistic)
+    options = StepOptions.unpack(integers, numbers)
+    return _feedback_gradients_like(z, message, first, second, options)
 
 
 def _feedback_gradients_like(
-    z: Tensor, message: Tensor, first: Tensor, second: Tensor, statistic: int
+    z: Tensor, message: Tensor, first: Tensor, second: Tensor, options: StepOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # Only the mean statistic looks at the messages, only the others at the second moment.
-    grad_second = dense_like(second) if statistic in (1, 2) else _zeros_like(second)
+    grad_second = dense_like(second) if options.second else _zeros_like(second)
     return dense_like(z), _zeros_like(message), dense_like(first), grad_second
 
 
@@ -593,8 +377,9 @@ def _zeros_like(x: Tensor) -> Tensor:
 
 
 def _save_feedback(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.options = inputs[4:]
-    ctx.save_for_backward(*inputs[:4])
+    *tensors, integers, numbers = inputs
+    ctx.options = integers, numbers
+    ctx.save_for_backward(*tensors)
     # For inspection; an attempt to differentiate it fails instead of giving a silent zero.
     ctx.mark_non_differentiable(output[2], output[3])
     ctx.set_materialize_grads(False)
@@ -611,7 +396,7 @@ def _feedback_gradients(
         *saved,
         *ctx.options,
     )
-    return *grads, *[None] * 6
+    return *grads, None, None
 
 
 feedback_target.register_autograd(_feedback_gradients, setup_context=_save_feedback)

@@ -21,10 +21,10 @@ from geof.kernels.interface import Statistic, StepSpec, StepStatistics
 from geof.kernels.neighbourhood import Neighbourhoods
 
 
-def reference_step(
+def reference_statistics(
     xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
 ) -> StepStatistics:
-    """Compute one step edge by edge; shapes as in :mod:`geof.kernels.interface`."""
+    """Return Eqs. (4) to (10), edge by edge; shapes as in :mod:`geof.kernels.interface`."""
     i, j = edges.target, edges.source
     frame = frame_from_coordinates(coords)  # (n, B, m, m), Eq. (1)
 

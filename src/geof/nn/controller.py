@@ -1,19 +1,16 @@
-r"""Task-guided geometry evolution (paper, section 3.4).
+r"""Task-guided geometry evolution (paper, section 3.4): the parameters of the correction.
 
-.. math::
-    z_{i,b}' = \Pi_{\mathcal Z}\big((1 - \lambda) z_{i,b} + \lambda \hat z_{i,b}
-               + \gamma \Delta z_{i,b}\big)
-    \qquad \text{(Eq. 12)}
+The arithmetic of Eqs. (11) and (12) has no parameters of its own and lives in
+:mod:`geof.kernels.update`.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from geof.geometry import AdmissibleBox, strictly_lower_vector
 from geof.kernels import Controller
+from geof.kernels.update import predict_correction
 from geof.options import require_positive
 
 
@@ -68,38 +65,8 @@ class CorrectionController(nn.Module):
 
     def forward(self, xi: Tensor, aggregate: Tensor, signature: Tensor) -> Tensor:
         """Return the correction of every block."""
-        m, r = self.block_size, self.rank
-        shared, local, *_ = self.maps(signature)
-        hidden = F.linear(torch.cat([xi, aggregate], dim=-1), local) + shared.unsqueeze(1)
-        left, right, log_scale = self.output(F.silu(hidden)).split([m * r, m * r, m], dim=-1)
-        low_rank = left.unflatten(-1, (m, r)) @ right.unflatten(-1, (m, r)).mT  # (n, B, m, m)
-        return torch.cat([strictly_lower_vector(low_rank), log_scale], dim=-1)
+        return predict_correction(xi, aggregate, self.maps(signature))
 
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"block_size={self.block_size}, rank={self.rank}"
-
-
-def evolve_coordinates(
-    coords: Tensor,
-    target: Tensor | None,
-    correction: Tensor | None,
-    *,
-    target_mix: float,
-    correction_strength: float,
-    box: AdmissibleBox,
-) -> Tensor:
-    r"""Return the next coordinates, Eq. (12), the projected proximal step of Proposition 3 (i).
-
-    Args:
-        coords: ``(n, B, t)``, :math:`z`.
-        target: ``(n, B, t)``, :math:`\hat z`, or ``None`` for :math:`\hat z = z` (w/o SF).
-        correction: ``(n, B, t)``, :math:`\Delta z`, or ``None`` for zero.
-        target_mix: :math:`\lambda`.
-        correction_strength: :math:`\gamma`.
-        box: :math:`\mathcal Z`.
-    """
-    mixed = coords if target is None else torch.lerp(coords, target, target_mix)
-    if correction is not None:
-        mixed = torch.add(mixed, correction, alpha=correction_strength)
-    return box.project(mixed)

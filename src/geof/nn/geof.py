@@ -2,7 +2,9 @@ r"""The GeoF encoder (paper, section 3 and Algorithm 1)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import torch
@@ -15,8 +17,9 @@ from geof.nn.atlas import PrototypeAtlas
 from geof.nn.inputs import all_finite, as_neighbourhoods, check_batch, check_finite, check_matrix
 from geof.nn.refinement import Refinement, drop_features, scale_rows
 from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSettings
-from geof.nn.step import CoupledState, Recurrence
-from geof.nn.trace import GeoFState, StepTrace
+from geof.nn.sparse import SparseLinear
+from geof.nn.step import Recurrence
+from geof.nn.trace import CoupledState, GeoFState, StepTrace
 from geof.options import require_number, require_option, require_positive
 
 
@@ -172,7 +175,7 @@ class GeoF(Recurrence):
         self.feature_dropout = feature_dropout
         self.recompute = recompute
         self.lift_gain = lift_gain
-        self.feature_lift = nn.Linear(in_channels, hidden_channels, bias=False)
+        self.feature_lift = SparseLinear(in_channels, hidden_channels, bias=False)
         self._reset_lift()
         self.signature_lift = (
             nn.Linear(signature_channels, hidden_channels, bias=False)
@@ -239,31 +242,22 @@ class GeoF(Recurrence):
     ) -> GeoFState:
         """Return the coupled state after the last step, and every step's trace on request."""
         check_matrix("x", x, self.in_channels, self.feature_lift.weight.dtype)
-        signature = self._check_signature(signature, x.size(0))
+        signature = self.checked_signature(signature, x.size(0))
         edges = as_neighbourhoods(edge_index, x.size(0))
         initial = self.initial_state(x, signature)
         state = initial
         traces: list[StepTrace] = []
         environments = [self.environment(*state)] if self.outputs == "all" else []
-        for step in range(self.steps):
-            if trajectory:
-                state, trace = self.traced_advance(state, edges, signature, step)
-                state = self.refined(state, step)
+        step: Callable[..., tuple[CoupledState, StepTrace | None]] = self.step
+        if self.recompute and torch.is_grad_enabled():
+            # A step draws nothing, so there is no random state to restore.
+            step = partial(checkpoint, step, use_reentrant=False, preserve_rng_state=False)
+        for number in range(self.steps):
+            following, trace = step(state, edges, signature, number, trace=trajectory)
+            state = self.refined(following, number)
+            if trace is not None:
                 traces.append(replace(trace, features=state.features))
-            elif self.recompute and torch.is_grad_enabled():
-                advanced = checkpoint(
-                    self.advance,
-                    state,
-                    edges,
-                    signature,
-                    step,
-                    use_reentrant=False,
-                    preserve_rng_state=False,  # a step draws nothing
-                )
-                state = self.refined(advanced, step)
-            else:
-                state = self.refined(self.advance(state, edges, signature, step), step)
-            if self.outputs == "all" or step == self.steps - 1:
+            if self.outputs == "all" or number == self.steps - 1:
                 environments.append(self.environment(*state))
         return GeoFState(
             features=state.features,
@@ -285,14 +279,11 @@ class GeoF(Recurrence):
         if self.scale_features:
             x = scale_rows(x)
         x = drop_features(x, self.feature_dropout, training=self.training)
-        if x.layout == torch.strided:
-            features = self.feature_lift(x)
-        else:
-            features = torch.sparse.mm(x, self.feature_lift.weight.t())
+        features: Tensor = self.feature_lift(x)
         # A non-finite feature always reaches its row of the narrow product, which is cheap to
         # check; the wide input is searched only to name the culprit.
         if not torch.compiler.is_compiling() and not all_finite(features):
-            check_finite("x", x.detach() if x.layout == torch.strided else x.detach().to_dense())
+            check_finite("x", x.detach().to_dense())
             raise NonFiniteError(
                 "Expected finite lifted features (finite features times W_in are not). Lower the "
                 "learning rate or scale the features."

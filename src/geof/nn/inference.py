@@ -9,7 +9,7 @@ from geof.kernels import Neighbourhoods
 from geof.kernels.neighbour_index import NeighbourIndex, Piece, pieces_of
 from geof.nn.geof import GeoF
 from geof.nn.inputs import as_neighbourhoods, check_matrix
-from geof.nn.step import CoupledState
+from geof.nn.trace import CoupledState
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def evolve_in_pieces(
     Gradients are not recorded.
 
     Args:
-        model: The encoder.
+        model: The network.
         x: Node features, ``(n, F)``.
         edge_index: Edges, sources in the first row; or prepared neighbourhoods.
         signature: Structural signatures, ``(n, q)``.
@@ -46,7 +46,7 @@ def evolve_in_pieces(
             :func:`geof.kernels.neighbour_index.pieces_of`.
     """
     check_matrix("x", x, model.in_channels, model.feature_lift.weight.dtype)
-    signature = model._check_signature(signature, x.size(0))
+    signature = model.checked_signature(signature, x.size(0))
     edges = as_neighbourhoods(edge_index, x.size(0))
     index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))
     state = model.initial_state(x, signature)
@@ -57,25 +57,25 @@ def evolve_in_pieces(
         for piece in pieces_of(index, piece_size):
             parts = (part[piece.targets] for part in state)
             environments[0][piece.targets] = model.environment(*parts)
-    for step in range(model.steps):
+    for number in range(model.steps):
         following = CoupledState(*(torch.empty_like(part) for part in state))
         for piece in pieces_of(index, piece_size):
-            advanced = _advance_targets(model, state, signature, piece, step)
-            following.features[piece.targets] = advanced.features
-            following.coordinates[piece.targets] = advanced.coordinates
-            if every or step == model.steps - 1:
-                environments[step + 1 if every else 0][piece.targets] = model.environment(*advanced)
+            targets = _step_of_targets(model, state, signature, piece, number)
+            for whole, part in zip(following, targets, strict=True):
+                whole[piece.targets] = part
+            if every or number == model.steps - 1:
+                place = environments[number + 1 if every else 0]
+                place[piece.targets] = model.environment(*targets)
         state = following
     return output
 
 
-def _advance_targets(
-    model: GeoF, state: CoupledState, signature: Tensor, piece: Piece, step: int
+def _step_of_targets(
+    model: GeoF, state: CoupledState, signature: Tensor, piece: Piece, number: int
 ) -> CoupledState:
-    """Take one step inside a piece and keep its targets: their neighbourhoods alone are whole."""
+    """Return a piece's targets after one step inside it: their neighbourhoods alone are whole."""
     nodes = piece.nodes.to(signature.device)
     edges = Neighbourhoods.from_edge_index(piece.edge_index.to(nodes.device), len(nodes))
     local = CoupledState(state.features[nodes], state.coordinates[nodes])
-    advanced = model.advance(local, edges, signature[nodes], step)
-    features = model.refinement.after(advanced.features[piece.rows], step)
-    return CoupledState(features, advanced.coordinates[piece.rows])
+    following, _ = model.step(local, edges, signature[nodes], number)
+    return model.refined(CoupledState(*(part[piece.rows] for part in following)), number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,25 +15,18 @@ from geof.geometry import (
     AdmissibleBox,
     JitterSchedule,
     StepLipschitz,
-    StepNorms,
     num_coordinates,
     step_lipschitz,
+    step_norms,
 )
-from geof.kernels import Backend, Evolution, Neighbourhoods, StepStatistics, resolve_backend
-from geof.nn.controller import CorrectionController, evolve_coordinates
+from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_backend
+from geof.nn.controller import CorrectionController
 from geof.nn.feedback import step_spec, updates_geometry
 from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
 from geof.nn.settings import StepSettings
-from geof.nn.trace import StepTrace, geometry_change
+from geof.nn.trace import CoupledState, StepTrace, step_trace
 from geof.nn.transport import FrameTransport
 from geof.options import require_divisible, require_positive
-
-
-class CoupledState(NamedTuple):
-    r"""The pair :math:`S^l = (\xi^l, Z^l)`: features ``(n, d)`` and coordinates ``(n, B, t)``."""
-
-    features: Tensor
-    coordinates: Tensor
 
 
 class Recurrence(nn.Module):
@@ -86,78 +79,68 @@ class Recurrence(nn.Module):
         backend = self._backend_for(features)
         return backend.environment(self._split(features), coordinates).flatten(1)
 
-    def advance(
-        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
-    ) -> CoupledState:
-        r"""Return :math:`S^{l+1} = F(S^l)` (Eqs. 4 to 12)."""
-        backend = self._backend_for(state.features)
-        if backend.evolve is None or not updates_geometry(self.settings, step):
-            return self._advance(state, edges, signature, step).following
-        settings = self.settings
-        aggregate, coordinates = backend.evolve(
-            self._split(state.features),
-            self._split(self.transport.message(state.features)),
-            state.coordinates,
-            edges,
-            step_spec(settings, self.schedule, step),
-            Evolution(
-                settings.target_mix,
-                settings.correction_strength,
-                settings.offdiagonal_bound,
-                settings.log_scale_bounds,
-                (
-                    self.controller.maps(self._structure(signature))
-                    if settings.correction_strength > 0
-                    else None
-                ),
-            ),
-        )
-        features = self.transport(state.features, aggregate.flatten(1))
-        return CoupledState(features, coordinates)
+    @overload
+    def step(
+        self,
+        state: CoupledState,
+        edges: Neighbourhoods,
+        signature: Tensor,
+        number: int = ...,
+        *,
+        trace: Literal[True],
+    ) -> tuple[CoupledState, StepTrace]: ...
 
-    def traced_advance(
-        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int = 0
-    ) -> tuple[CoupledState, StepTrace]:
-        """Return the next state and everything the step computed on the way."""
-        following, message, statistics, correction = self._advance(state, edges, signature, step)
-        attempt = statistics.attempt
-        retried = edges.source.new_zeros(()) if attempt is None else (attempt > 0).sum()
-        return following, StepTrace(
-            weight=statistics.weight,
-            aggregate=statistics.aggregate.flatten(1),
-            mean_residual=statistics.aggregate - message,
-            moment=statistics.moment,
-            target=statistics.target,
-            correction=correction,
-            features=following.features,
-            coordinates=following.coordinates,
-            geometry_change=geometry_change(following.coordinates, state.coordinates),
-            retried_blocks=retried,
-        )
+    @overload
+    def step(
+        self,
+        state: CoupledState,
+        edges: Neighbourhoods,
+        signature: Tensor,
+        number: int = ...,
+        *,
+        trace: bool = ...,
+    ) -> tuple[CoupledState, StepTrace | None]: ...
 
-    def _advance(
-        self, state: CoupledState, edges: Neighbourhoods, signature: Tensor, step: int
-    ) -> _Advance:
-        settings = self.settings
+    def step(
+        self,
+        state: CoupledState,
+        edges: Neighbourhoods,
+        signature: Tensor,
+        number: int = 0,
+        *,
+        trace: bool = False,
+    ) -> tuple[CoupledState, StepTrace | None]:
+        r"""Return :math:`S^{l+1} = F(S^l)`, Eqs. (4) to (12), and the step's trace.
+
+        Args:
+            state: :math:`S^l`.
+            edges: The closed neighbourhoods.
+            signature: ``(n, q)``, the structural signatures.
+            number: :math:`l`, from 0; the variants that stop updating the geometry go by it.
+            trace: Whether to return what happened on the way too, else ``None``. A backend that
+                fuses the step takes it part by part then, to the same numbers up to rounding.
+        """
         xi = self._split(state.features)  # (n, B, m)
         message = self._split(self.transport.message(state.features))  # (n, B, m)
-        statistics = self._backend_for(xi).step(
-            xi, message, state.coordinates, edges, step_spec(settings, self.schedule, step)
+        spec = step_spec(self.settings, self.schedule, number)
+        result = self._backend_for(xi, spec.statistic).step(
+            *(xi, message, state.coordinates, edges, spec),
+            self._evolution(signature, number),
+            trace=trace,
         )
-        features = self.transport(state.features, statistics.aggregate.flatten(1))
-        coordinates, correction = state.coordinates, None
-        if updates_geometry(settings, step):
-            if settings.correction_strength > 0:
-                correction = self.controller(xi, statistics.aggregate, self._structure(signature))
-            coordinates = evolve_coordinates(
-                coordinates,
-                statistics.target,
-                correction,
-                target_mix=settings.target_mix,
-                correction_strength=settings.correction_strength,
-                box=self.box,
-            )
-        return _Advance(CoupledState(features, coordinates), message, statistics, correction)
+        features = self.transport(state.features, result.aggregate.flatten(1))  # Eq. (7)
+        following = CoupledState(features, result.coordinates)
+        return following, step_trace(state, following, message, result) if trace else None
+
+    def _evolution(self, signature: Tensor, number: int) -> Evolution | None:
+        """Return what updates the geometry after step ``number``; ``None`` if nothing does."""
+        settings = self.settings
+        if not updates_geometry(settings, number):
+            return None
+        controller = None
+        if settings.correction_strength > 0:
+            controller = self.controller.maps(self._structure(signature))
+        return Evolution(settings.target_mix, settings.correction_strength, self.box, controller)
 
     @contextmanager
     def correction_off(self) -> Iterator[None]:
@@ -192,14 +175,12 @@ class Recurrence(nn.Module):
                 "{!r}).".format(*variant)
             )
         hidden, output = self.controller.hidden, self.controller.output
-        norms = StepNorms(
-            message=_spectral_norm(self.transport.message.weight),
-            gate=_spectral_norm(self.transport.gate.weight),
-            controller_hidden=_spectral_norm(hidden.weight),
-            controller_output=_spectral_norm(output.weight),
-            hidden_bias=float(hidden.bias.detach().norm()),
-            output_bias=float(output.bias.detach().norm()),
-            signature=signature_bound,
+        norms = step_norms(
+            self.transport.message.weight,
+            self.transport.gate.weight,
+            (hidden.weight, hidden.bias),
+            (output.weight, output.bias),
+            signature_bound=signature_bound,
         )
         return step_lipschitz(
             self.block_size,
@@ -214,13 +195,15 @@ class Recurrence(nn.Module):
             correction_strength=settings.correction_strength,
         )
 
-    def _backend_for(self, tensor: Tensor) -> Backend:
-        return resolve_backend(self.backend, self.block_size, tensor.device)
+    def _backend_for(self, tensor: Tensor, statistic: Statistic | None = None) -> Backend:
+        return resolve_backend(
+            self.backend, self.block_size, tensor.device, tensor.dtype, statistic
+        )
 
     def _split(self, features: Tensor) -> Tensor:
         return features.reshape(-1, self.blocks, self.block_size)
 
-    def _check_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
+    def checked_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
         """Return the signature, checked; empty where none is needed."""
         dtype = self.transport.message.weight.dtype
         if signature is None:
@@ -241,17 +224,6 @@ class Recurrence(nn.Module):
         return signature if self.settings.structure_aware else torch.zeros_like(signature)
 
 
-class _Advance(NamedTuple):
-    following: CoupledState
-    message: Tensor
-    statistics: StepStatistics
-    correction: Tensor | None
-
-
-def _spectral_norm(weight: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(weight.detach().double(), ord=2))
-
-
 class GeoFConv(Recurrence):
     r"""One recurrent step of GeoF as a layer for your own network.
 
@@ -267,7 +239,7 @@ class GeoFConv(Recurrence):
         correction_rank: :math:`r` of the controller's factors.
         controller_channels: Width of the controller's hidden layer.
         backend: ``"auto"``, ``"native"``, ``"torch"`` or ``"reference"``.
-        **settings: Any field of :class:`geof.options.StepSettings`.
+        **settings: Any field of :class:`geof.nn.settings.StepSettings`.
 
     Shapes:
         - **input:** state :math:`(n, d)`, edges :math:`(2, E)`, coordinates
@@ -318,7 +290,7 @@ class GeoFConv(Recurrence):
         """
         check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
         check_finite("x", x)
-        signature = self._check_signature(signature, x.size(0))
+        signature = self.checked_signature(signature, x.size(0))
         edges = as_neighbourhoods(edge_index, x.size(0))
         identity = self.identity_coordinates(x.size(0))
         if coordinates is None:
@@ -329,7 +301,7 @@ class GeoFConv(Recurrence):
                 f"{tuple(identity.shape)} and dtype {identity.dtype} (got "
                 f"{tuple(coordinates.shape)}, {coordinates.dtype})."
             )
-        state = self.advance(CoupledState(x, coordinates), edges, signature)
+        state, _ = self.step(CoupledState(x, coordinates), edges, signature)
         return state.features, state.coordinates
 
     def __repr__(self) -> str:

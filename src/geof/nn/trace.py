@@ -1,13 +1,21 @@
-"""What happened inside: the state after the last step and, on request, after each one."""
+"""The coupled state, and what happened inside: after the last step and, if asked for, each one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from geof.kernels import Neighbourhoods
+from geof.kernels import Neighbourhoods, StepResult
+
+
+class CoupledState(NamedTuple):
+    r"""The pair :math:`S^l = (\xi^l, Z^l)`: features ``(n, d)`` and coordinates ``(n, B, t)``."""
+
+    features: Tensor
+    coordinates: Tensor
 
 
 @dataclass(frozen=True)
@@ -70,3 +78,33 @@ def geometry_change(coords: Tensor, previous: Tensor) -> Tensor:
     r"""Return :math:`D_Z = \frac{1}{nB} \sum_{i,b} \|z_{i,b} - z_{i,b}'\|_2` (section 4.4)."""
     change: Tensor = torch.linalg.vector_norm(coords - previous, dim=-1)
     return change.sum() / max(change.numel(), 1)
+
+
+def step_trace(
+    state: CoupledState, following: CoupledState, message: Tensor, result: StepResult
+) -> StepTrace:
+    r"""Return the trace of a step.
+
+    Args:
+        state: Before it.
+        following: After it.
+        message: ``(n, B, m)``, :math:`\phi(\xi_i)`.
+        result: What the backend returned, statistics included.
+    """
+    statistics = result.statistics
+    assert statistics is not None, "a backend returns the statistics of a step it traces"
+    retried = statistics.weight.new_zeros((), dtype=torch.long)
+    if statistics.attempt is not None:
+        retried = (statistics.attempt > 0).sum()
+    return StepTrace(
+        weight=statistics.weight,
+        aggregate=result.aggregate.flatten(1),
+        mean_residual=result.aggregate - message,
+        moment=statistics.moment,
+        target=statistics.target,
+        correction=result.correction,
+        features=following.features,
+        coordinates=following.coordinates,
+        geometry_change=geometry_change(following.coordinates, state.coordinates),
+        retried_blocks=retried,
+    )

@@ -69,7 +69,7 @@ def _walk(model: GeoF, inputs: GraphInputs) -> tuple[str | None, int | None, tup
     try:
         state = model.initial_state(inputs.x, inputs.signature)
         for step in range(model.steps):
-            state, trace = model.traced_advance(state, inputs.edges, inputs.signature, step)
+            state, trace = model.step(state, inputs.edges, inputs.signature, step, trace=True)
             retried.append(int(trace.retried_blocks))
             state = model.refined(state, step)
             for name in ("features", "coordinates"):

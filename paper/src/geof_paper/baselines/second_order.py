@@ -106,8 +106,8 @@ class ResidualStatistic(nn.Module):
         """Return :math:`s`, blocks side by side."""
         shape = (-1, self.blocks, self.block_size)
         identity = states.new_zeros(states.size(0), self.blocks, num_coordinates(self.block_size))
-        step = resolve_backend(self.backend, self.block_size, states.device).step
-        statistics = step(
+        backend = resolve_backend(self.backend, self.block_size, states.device)
+        statistics = backend.statistics(
             states.reshape(shape), self.message(states).reshape(shape), identity, edges, self.spec
         )
         if self.encoding == "logtri":

@@ -21,8 +21,7 @@ from geof.errors import ConfigError
 from geof.geometry import frame_bounds, frame_from_coordinates, log_determinant
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
-from geof.nn import GeoF
-from geof.nn.step import CoupledState
+from geof.nn import CoupledState, GeoF
 from geof.nn.trace import geometry_change
 from geof.training.metrics import accuracy
 from geof.training.predict import Run, stored_task
@@ -57,7 +56,7 @@ def measure_depth(run: Run, data: NodeGraph | GraphSet) -> dict[str, Any]:
             state = model.initial_state(inputs.x, inputs.signature)
             nodes += inputs.signature.size(0)
             for step in range(model.steps):
-                following = model.advance(state, inputs.edges, inputs.signature, step)
+                following, _ = model.step(state, inputs.edges, inputs.signature, step)
                 change = geometry_change(following.coordinates, state.coordinates)
                 totals[step] += change * inputs.signature.size(0)
                 state = model.refined(following, step)
@@ -82,7 +81,7 @@ def measure_stability(run: Run, data: NodeGraph | GraphSet) -> dict[str, Any]:
     ratios: list[list[float]] = []
     with torch.no_grad():
         start = model.initial_state(inputs.x, inputs.signature)
-        after = model.advance(start, inputs.edges, inputs.signature)
+        after, _ = model.step(start, inputs.edges, inputs.signature)
         clean = _test_accuracy(opened, start)
         shape = start.features.shape
         drawn = [torch.randn(shape, generator=generator).double() for _ in range(DIRECTIONS)]
@@ -102,7 +101,7 @@ def _one_step_ratio(
     model: GeoF, inputs: GraphInputs, start: CoupledState, after: CoupledState, moved: CoupledState
 ) -> float:
     r"""Return :math:`d(S^1_\sigma, S^1) / d(S^0_\sigma, S^0)`."""
-    following = model.advance(moved, inputs.edges, inputs.signature)
+    following, _ = model.step(moved, inputs.edges, inputs.signature)
     return _distance(following, after) / _distance(moved, start)
 
 
@@ -124,7 +123,7 @@ def _output_from(model: GeoF, inputs: GraphInputs, state: CoupledState) -> Tenso
     """Return what ``evolve`` returns as output, from a given initial state."""
     environments = [model.environment(*state)]
     for step in range(model.steps):
-        following = model.advance(state, inputs.edges, inputs.signature, step)
+        following, _ = model.step(state, inputs.edges, inputs.signature, step)
         state = model.refined(following, step)
         environments.append(model.environment(*state))
     return torch.cat(environments, dim=-1) if model.outputs == "all" else environments[-1]
@@ -151,7 +150,7 @@ def _trajectory(opened: Opened) -> list[CoupledState]:
     model, inputs = opened.model, opened.inputs
     states = [model.initial_state(inputs.x, inputs.signature)]
     for step in range(model.steps):
-        following = model.advance(states[-1], inputs.edges, inputs.signature, step)
+        following, _ = model.step(states[-1], inputs.edges, inputs.signature, step)
         states.append(model.refined(following, step))
     return states
 
@@ -194,10 +193,10 @@ def _step(opened: Opened, states: list[CoupledState]) -> dict[str, float | None]
     generator = torch.Generator().manual_seed(0)
     observed = 0.0
     for state in states[:-1]:
-        after = model.advance(state, inputs.edges, inputs.signature)
+        after, _ = model.step(state, inputs.edges, inputs.signature)
         for number in range(2 * DIRECTIONS):
             moved = _moved_together(model, state, generator, alone=number % 2 == 1)
-            following = model.advance(moved, inputs.edges, inputs.signature)
+            following, _ = model.step(moved, inputs.edges, inputs.signature)
             observed = max(observed, _largest(following, after) / _largest(moved, state))
     return {
         "ratio": observed,
@@ -247,7 +246,7 @@ def _fixed_point(opened: Opened, state: CoupledState) -> dict[str, Any]:
 
     def phi(coordinates: Tensor) -> Tensor:
         moved = CoupledState(state.features, coordinates)
-        return model.advance(moved, inputs.edges, inputs.signature).coordinates
+        return model.step(moved, inputs.edges, inputs.signature)[0].coordinates
 
     last, changes = _iterate(phi, state.coordinates, damping=1.0)
     moves = (phi(last) - last).flatten(1).norm(dim=1)
@@ -384,7 +383,7 @@ MEASURES: dict[str, Measure] = {
 def _geof(run: Run) -> GeoF:
     encoder = run.network.encoder
     if not isinstance(encoder, GeoFEncoder):
-        raise ConfigError(f"Expected a GeoF run (got {run.spec.encoder!r} in '{run.folder}').")
+        raise ConfigError(f"Expected a GeoF run (got {run.config.method!r} in '{run.folder}').")
     return encoder.geof
 
 
@@ -392,7 +391,7 @@ def _node_task(run: Run, data: NodeGraph | GraphSet, name: str) -> NodeTask:
     task = stored_task(run, data)
     if not isinstance(task, NodeTask):
         raise ConfigError(
-            f"Expected a run of node classification for '{name}' (got the {run.spec.task} run in "
+            f"Expected a run of node classification for '{name}' (got the {run.config.task} run in "
             f"'{run.folder}'). Name datasets of one graph."
         )
     return task
@@ -412,7 +411,7 @@ def _evaluated(run: Run, data: NodeGraph | GraphSet) -> Iterator[GraphInputs]:
         yield _doubled(task.inputs)  # type: ignore[attr-defined]
         return
     for chosen in task.split.test.split(task.batch_size):
-        yield _doubled(task._inputs(chosen))
+        yield _doubled(task.inputs_of(chosen))
 
 
 def _doubled(inputs: GraphInputs) -> GraphInputs:

@@ -1,0 +1,317 @@
+"""Arguments of the native operators: scalars in two lists, edges as a plan, tensors contiguous.
+
+An operator of ``torch.library`` takes tensors, numbers and lists of them. Here are the typed
+values that become such lists, and the calls of the C interface (:mod:`geof.kernels.library`) that
+they fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from geof.errors import DtypeError
+from geof.geometry import JitterSchedule
+from geof.geometry.cholesky import report_attempts
+from geof.kernels.interface import Statistic, StepSpec
+from geof.kernels.library import (
+    TILES,
+    Feedback,
+    Frames,
+    Library,
+    Moments,
+    Shape,
+    fill,
+    find_library,
+    shape_of,
+)
+from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.update import Evolution
+
+# --- Scalars ------------------------------------------------------------------------------------
+
+
+class StatisticCode(IntEnum):
+    """The residual statistics by their numbers in ``native/geof.h``."""
+
+    NONE = 0
+    FULL = 1
+    DIAGONAL = 2
+    MEAN = 3
+
+
+_CODES: dict[Statistic | None, StatisticCode] = {
+    None: StatisticCode.NONE,
+    "full": StatisticCode.FULL,
+    "diagonal": StatisticCode.DIAGONAL,
+    "mean": StatisticCode.MEAN,
+}
+
+
+class StepOptions(NamedTuple):
+    r"""The scalars of a step; integers first, so that they pack into two lists.
+
+    Attributes:
+        statistic: Which second moment to form.
+        framed: Whether messages are carried between frames.
+        retries: :math:`T_{max}` of Eq. (51).
+        temperature: :math:`\tau`.
+        floor: :math:`\epsilon_s`.
+        jitter: :math:`\epsilon_0`.
+        growth: :math:`\beta`.
+        mix: :math:`\lambda`; this and the rest are read by whole steps only.
+        strength: :math:`\gamma`.
+        offdiagonal: :math:`a_{max}`.
+        low: :math:`\ell_{min}`.
+        high: :math:`\ell_{max}`.
+    """
+
+    statistic: StatisticCode
+    framed: bool
+    retries: int
+    temperature: float
+    floor: float
+    jitter: float
+    growth: float
+    mix: float = 0.0
+    strength: float = 0.0
+    offdiagonal: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def second(self) -> bool:
+        """Whether the statistic is made of the second moment."""
+        return self.statistic in (StatisticCode.FULL, StatisticCode.DIAGONAL)
+
+    def pack(self) -> tuple[list[int], list[float]]:
+        """Return the integers and the numbers, as an operator takes them."""
+        return [int(value) for value in self[:3]], [float(value) for value in self[3:]]
+
+    @classmethod
+    def unpack(cls, integers: Sequence[int], numbers: Sequence[float]) -> StepOptions:
+        """Return what was packed."""
+        statistic, framed, retries = integers
+        return cls(StatisticCode(statistic), bool(framed), retries, *numbers)
+
+
+def step_options(spec: StepSpec, evolution: Evolution | None = None) -> StepOptions:
+    """Return the scalars of a step, with or without those of its update."""
+    schedule = spec.schedule
+    options = StepOptions(
+        _CODES[spec.statistic],
+        spec.frame_transport,
+        schedule.retries,
+        spec.temperature,
+        spec.spectral_floor,
+        schedule.initial,
+        schedule.growth,
+    )
+    if evolution is None:
+        return options
+    low, high = evolution.box.log_scale_bounds
+    return options._replace(
+        mix=evolution.target_mix,
+        strength=evolution.correction_strength,
+        offdiagonal=evolution.box.offdiagonal_bound,
+        low=low,
+        high=high,
+    )
+
+
+# --- Tensors ------------------------------------------------------------------------------------
+
+
+def dense(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """Return contiguous tensors of one dtype: the kernels know no strides.
+
+    Raises:
+        DtypeError: If floating-point tensors differ in dtype.
+    """
+    dtypes = {
+        tensor.dtype for tensor in tensors if tensor is not None and tensor.is_floating_point()
+    }
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise DtypeError(
+            f"Expected tensors of one dtype for the native backend (got {names}). "
+            "Use .to(dtype), and no autocast around the model."
+        )
+    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+
+
+def dense_like(x: Tensor) -> Tensor:
+    """Return an uninitialised contiguous tensor of the same shape."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def lanes_like(x: Tensor) -> Tensor:
+    """Return uninitialised lanes ``(n, m, B)`` for features ``(n, B, m)``."""
+    n, B, m = x.shape
+    return x.new_empty(n, m, B)
+
+
+# --- The neighbourhoods as compressed rows ------------------------------------------------------
+
+
+class EdgePlan(NamedTuple):
+    """The edges as rows for the forward pass and as tiles for the backward pass.
+
+    Attributes:
+        pointer: ``(n + 1,)`` int64, where each target's edges begin.
+        source: ``(E,)`` int32.
+        target: ``(E,)`` int32.
+        tile_pointer: ``(TILES + 1,)`` int64, where each tile's edges begin.
+        tile_edge: ``(E,)`` int32, the edges tile by tile.
+    """
+
+    pointer: Tensor
+    source: Tensor
+    target: Tensor
+    tile_pointer: Tensor
+    tile_edge: Tensor
+
+
+def edge_plan(edges: Neighbourhoods) -> EdgePlan:
+    """Return the rows of these neighbourhoods, made at the first call."""
+
+    def build() -> EdgePlan:
+        return EdgePlan(*_plan(edges.source, edges.target, edges.num_nodes))
+
+    return build() if torch.compiler.is_compiling() else edges.cached(EdgePlan, build)
+
+
+@torch.library.custom_op("geof::edge_plan", mutates_args=())
+def _plan(source: Tensor, target: Tensor, num_nodes: int) -> list[Tensor]:
+    if max(num_nodes, len(source)) >= 2**31:
+        raise OverflowError(
+            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
+            f"and {len(source)}). Use backend='torch' or sampled neighbourhoods."
+        )
+    made = _empty_plan(source, num_nodes)
+    code = native_library().plan(source.contiguous(), target.contiguous(), num_nodes, (*made,))
+    if code:
+        raise ValueError("Expected neighbourhoods sorted by target, with indices below n.")
+    return made
+
+
+@_plan.register_fake
+def _(source: Tensor, target: Tensor, num_nodes: int) -> list[Tensor]:
+    return _empty_plan(source, num_nodes)
+
+
+def _empty_plan(source: Tensor, num_nodes: int) -> list[Tensor]:
+    narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
+    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES + 1)
+    return [rows, narrow[0], narrow[1], tiles, narrow[2]]
+
+
+# --- Calls --------------------------------------------------------------------------------------
+
+
+def native_library() -> Library:
+    """Return the opened kernels."""
+    library = find_library().library
+    assert library is not None, "the native backend is registered only with its library"
+    return library
+
+
+def call(name: str, like: Tensor, arguments: Any) -> None:
+    """Run a kernel on tensors of the dtype of ``like``."""
+    if like.dtype not in (torch.float32, torch.float64):
+        raise DtypeError(
+            f"Expected float32 or float64 for the native backend (got {like.dtype}). "
+            "Use model.float() or backend='torch'."
+        )
+    native_library().call(name, arguments)
+
+
+def features_shape(features: Tensor) -> Shape:
+    """Return the sizes of ``(n, B, m)`` features."""
+    n, B, m = features.shape
+    return shape_of(features, n, m, B)
+
+
+def call_frames(
+    name: str, z: Tensor, x: Tensor, message: Tensor, framed: bool, **fields: Any
+) -> None:
+    """Run ``apply_frames`` or its backward on lanes, features and features."""
+    arguments = fill(
+        Frames,
+        shape=features_shape(x),
+        framed=framed,
+        lanes_out=True,
+        z=z,
+        x=x,
+        message=message,
+        **fields,
+    )
+    call(name, z, arguments)
+
+
+def call_moments(
+    name: str,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    plan: Sequence[Tensor],
+    temperature: float,
+    **fields: Any,
+) -> None:
+    """Run ``edge_moments`` or its backward on lanes; ``weight`` is made or read."""
+    arguments = fill(
+        Moments,
+        shape=shape_of(y, *y.shape),
+        E=len(weight),
+        temperature=temperature,
+        h=h,
+        y=y,
+        weight=weight,
+        **EdgePlan(*plan)._asdict(),
+        **fields,
+    )
+    call(name, y, arguments)
+
+
+def feedback_arguments(inputs: Sequence[Tensor], options: StepOptions, **fields: Any) -> Any:
+    """Return the structure of ``feedback``, its backward, and that part of ``evolve``.
+
+    Args:
+        inputs: ``z``, ``message``, ``first`` and ``second``, contiguous; the caller keeps them.
+        options: The scalars.
+        **fields: Further fields by name.
+    """
+    z, message, first, second = inputs
+    return fill(
+        Feedback,
+        shape=features_shape(message),
+        statistic=options.statistic,
+        framed=options.framed,
+        floor=options.floor,
+        jitter=options.jitter,
+        growth=options.growth,
+        retries=options.retries,
+        z=z,
+        message=message,
+        first=first,
+        second=second,
+        **fields,
+    )
+
+
+def report(done: Any, features: Tensor) -> None:
+    """Raise or warn about blocks that were not positive definite at the first attempt."""
+    non_finite, indefinite, retried, most = done.status
+    if non_finite or indefinite or retried:
+        report_attempts(
+            features.size(0) * features.size(1),
+            JitterSchedule(done.jitter, done.growth, done.retries),
+            non_finite=non_finite,
+            indefinite=indefinite,
+            retried=retried,
+            most_retries=most,
+        )
