@@ -1,4 +1,4 @@
-"""Time and peak memory of preparing the twelve benchmarks, cold and then from the cache.
+"""Time and peak memory of preparing the datasets, cold and then from the cache.
 
     python benchmarks/data.py --data-root DIR [--json FILE] [NAME...]
 
@@ -21,13 +21,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Written out: the catalogue imports torch with its package, and at its start a process inherits
-# the peak memory of its parent, which therefore has to stay small.
-NAMES = [
-    *("CiteSeer", "PubMed", "CS", "Physics", "Photo", "Computers"),
-    *("PROTEINS", "NCI1", "Mutagenicity", "FRANKENSTEIN", "BBBP", "ogbg-molhiv"),
-]
 COLD_TARGET, WARM_TARGET = 15 * 60, 20
+
+
+def known_names() -> list[str]:
+    """Return the datasets of the catalogue, asked for in another process.
+
+    The catalogue imports torch with its package, and at its start a process inherits the peak
+    memory of its parent, which therefore has to stay small.
+    """
+    code = "from geof.data.catalogue import CATALOGUE; print(*CATALOGUE, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout.split()
 
 
 def measure(name: str, data_root: Path, cut: bool) -> dict[str, Any]:
@@ -67,8 +74,8 @@ def measure_apart(name: str, data_root: Path, cache: str, cut: bool) -> dict[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Time and memory of preparing the benchmarks.")
-    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
+    parser = argparse.ArgumentParser(description="Time and memory of preparing the datasets.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--data-root", type=Path, default=os.environ.get("GEOF_DATA"))
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -82,7 +89,7 @@ def main() -> int:
     rows = []
     print(f"{'data':13s} {'cold s':>8s} {'MiB':>6s} {'warm s':>8s} {'MiB':>6s} {'cut s':>6s}")
     with tempfile.TemporaryDirectory() as cache:
-        for name in options.names:
+        for name in options.names or known_names():
             cold = measure_apart(name, options.data_root, cache, cut=False)
             warm = measure_apart(name, options.data_root, cache, cut=True)
             rows.append({"name": name, "cold": cold, "warm": warm})

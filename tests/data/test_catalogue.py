@@ -78,13 +78,6 @@ def everything(folder: Path) -> dict[str, bytes]:
 # Facts ----------------------------------------------------------------------------------------
 
 
-def test_the_twelve_are_there_in_the_papers_order():
-    nodes = ["CiteSeer", "PubMed", "CS", "Physics", "Photo", "Computers"]
-    graphs = ["PROTEINS", "NCI1", "Mutagenicity", "FRANKENSTEIN", "BBBP", "ogbg-molhiv"]
-    assert list(CATALOGUE) == nodes + graphs
-    assert [name for name, b in CATALOGUE.items() if b.is_node_graph] == nodes
-
-
 class PaperRow(NamedTuple):
     graphs: int
     nodes: float
@@ -107,6 +100,13 @@ PAPER = {
     "ogbg-molhiv": PaperRow(41_127, 25.50, 27.50, 2),
 }
 """The paper's table of datasets as printed, averages per graph."""
+
+
+def test_the_twelve_are_there_in_the_papers_order():
+    nodes = ["CiteSeer", "PubMed", "CS", "Physics", "Photo", "Computers"]
+    graphs = ["PROTEINS", "NCI1", "Mutagenicity", "FRANKENSTEIN", "BBBP", "ogbg-molhiv"]
+    assert [name for name in CATALOGUE if name in PAPER] == nodes + graphs
+    assert [name for name in PAPER if CATALOGUE[name].is_node_graph] == nodes
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -1,14 +1,15 @@
-"""Edges as every reader makes them: undirected, sorted, without repeats and self-loops."""
+"""Edges and features as every reader makes them."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
-from geof.data.records import undirected, undirected_edges
+from geof.data.records import sparse_features, undirected, undirected_edges
 
 
 def test_undirected_removes_loops_and_repeats_and_sorts():
@@ -47,3 +48,12 @@ def test_edges_become_what_pyg_would_make_of_them(drawn):
     both, counts = undirected_edges(given_edges, n, directed=False)
     assert torch.equal(both, expected)
     assert counts["repeated edges merged"] == len(pairs) - loops - expected.size(1) // 2
+
+
+def test_sparse_features_have_long_indices_that_are_checked():
+    row_pointer, column = torch.tensor([0, 1, 2]).int(), torch.tensor([2, 0]).int()
+    x = sparse_features(row_pointer, column, torch.ones(2), (2, 3))
+    assert x.to_dense().tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert x.crow_indices().dtype == x.col_indices().dtype == torch.long
+    with pytest.raises(RuntimeError, match="col_indices"):
+        sparse_features(row_pointer, column, torch.ones(2), (2, 2))
