@@ -152,7 +152,9 @@ def config_of(options: argparse.Namespace) -> RunConfig:
     data = given_data(options)
     if names_source(options):
         below.pop("data", None)  # what the file says about another source is left aside
-    return RunConfig.parse(below, {**flags, "data": data}, parse_words(options.settings))
+    if data:
+        flags["data"] = data
+    return RunConfig.parse(below, flags, parse_words(options.settings))
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

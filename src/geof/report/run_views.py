@@ -172,7 +172,7 @@ def _graph_scopes(
 
 def _graph_scope(run: Run, geof: GeoF, data: GraphSet, graph: int) -> dict[str, Any]:
     packed = PackedGraphs.pack([data.graphs[graph]])
-    inputs = packed.batch(torch.tensor([0]), packed.sign(run.signature).values)
+    inputs = packed.batch(torch.tensor([0]), packed.sign(run.config.signature).values)
     state = _evolved(geof, inputs)
     count = int(inputs.x.size(0))
     edges = [(u, v) for u, v in inputs.edge_index.t().tolist() if u < v]

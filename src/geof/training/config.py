@@ -300,7 +300,7 @@ class RunConfig:
 
 def renamed(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Return a layer of a config with earlier names replaced by the present ones."""
-    return {RENAMED.get(key, key): value for key, value in layer.items()}
+    return merge(*({RENAMED.get(key, key): value} for key, value in layer.items()))
 
 
 def values_of(options: Options) -> dict[str, Any]:
