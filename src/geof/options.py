@@ -105,7 +105,7 @@ class Options:
 
 
 @cache
-def declared(kind: type[Any]) -> dict[str, Option]:
+def declared(kind: Any) -> dict[str, Option]:
     """Return the options of a dataclass, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: Option(field.name, hints[field.name]) for field in fields(kind)}
@@ -114,7 +114,7 @@ def declared(kind: type[Any]) -> dict[str, Option]:
 @cache
 def arguments(function: Callable[..., object]) -> dict[str, Option]:
     """Return the arguments of a class or function as options, by name."""
-    owner = function.__init__ if inspect.isclass(function) else function  # type: ignore[misc]
+    owner = function.__init__ if inspect.isclass(function) else function
     hints = get_type_hints(owner, include_extras=True)
     return {
         name: Option(name, hints.get(name, Any), parameter.default)

@@ -106,7 +106,15 @@ def test_results_are_read_when_there_and_sound(tmp_path):
         read_result(tmp_path)
     with pytest.raises(DataError, match="Expected a run folder"):
         read_config(tmp_path)
-    for text in ("[]", "{}", '{"format": 2}', '{"format": 2, "run": {"training": 3}}', '{"network": 3, "signature": {}}', '{"format": 2, "run": [}', "3"):
+    bad = ['{"format": 2}', '{"format": 2, "run": {"training": 3}}']
+    for text in (
+        *bad,
+        "[]",
+        "{}",
+        '{"network": 3, "signature": {}}',
+        '{"format": 2, "run": [}',
+        "3",
+    ):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(DataError, match=r"config\.json|run folder"):
             read_config(tmp_path)

@@ -97,8 +97,7 @@ class DataConfig(Options):
 
     def columns_only(self) -> DataConfig:
         """Return the same without names of files: what may be told to others."""
-        files = ("nodes", "molecules", "npz", "edges", "data_root")
-        return replace(self, **dict.fromkeys(files))
+        return replace(self, nodes=None, molecules=None, npz=None, edges=None, data_root=None)
 
 
 _USED_BY: dict[str, tuple[str, ...]] = {
@@ -154,9 +153,7 @@ def read_data(config: DataConfig, task: TaskKind = "node") -> Loaded:
         assert config.molecules is not None
         smiles = config.smiles or "smiles"
         return Loaded(
-            read_molecules(
-                config.molecules, smiles=smiles, label=config.label, id_column=config.id
-            )
+            read_molecules(config.molecules, smiles=smiles, label=config.label, id_column=config.id)
         )
     from geof.data.tables import read_node_table
 
@@ -180,9 +177,7 @@ def read_data(config: DataConfig, task: TaskKind = "node") -> Loaded:
 def read_benchmark(config: DataConfig) -> NodeGraph | GraphSet:
     """Load the benchmark a config names."""
     assert config.dataset is not None
-    return load(
-        config.dataset, data_root=config.data_root, row_normalise=not config.raw_features
-    )
+    return load(config.dataset, data_root=config.data_root, row_normalise=not config.raw_features)
 
 
 def notes_of(data: NodeGraph | GraphSet) -> tuple[str, ...]:

@@ -260,10 +260,10 @@ def _compared(
 
     Files may have moved, since the content decides. Seeds are compared as they take effect.
     """
-    names = ("method", "preset", "task", "options", "readout", "training", "pretraining")
-    names = (*names, "read_test")
-    facts = ("seed", "dataset", "content_hash", "class_names", "split", "split_hash")
-    facts = (*facts, "signature", "protocol")
+    names = ["method", "preset", "task", "options", "readout", "training", "pretraining"]
+    names += ["read_test"]
+    facts = ["seed", "dataset", "content_hash", "class_names", "split", "split_hash"]
+    facts += ["signature", "protocol"]
     both = []
     for about in (before, now):
         run = about["run"]
