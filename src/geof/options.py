@@ -104,11 +104,15 @@ class Options:
         return cls(**values)
 
 
-@cache
-def declared(kind: Any) -> dict[str, Option]:
+_DECLARED: dict[Any, dict[str, Option]] = {}
+
+
+def declared(kind: type[Any]) -> dict[str, Option]:
     """Return the options of a dataclass, by name."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: Option(field.name, hints[field.name]) for field in fields(kind)}
+    if kind not in _DECLARED:
+        hints = get_type_hints(kind, include_extras=True)
+        _DECLARED[kind] = {f.name: Option(f.name, hints[f.name]) for f in fields(kind)}
+    return _DECLARED[kind]
 
 
 @cache
