@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from geof import executor as module
 from geof.errors import ConfigError, GeofError, StoppedError
 from geof.executor import InProcess, Outcome, Processes, WorkerLostError
+from geof.executor import processes as module
+from tests.processes import marked, wait_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -107,15 +108,6 @@ def run(executor, jobs, function=act, **options):
 
 def names(folder, pattern):
     return sorted(path.name for path in Path(folder).glob(pattern))
-
-
-def wait_for(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("nothing happened")
 
 
 @contextlib.contextmanager
@@ -261,7 +253,7 @@ def test_a_killed_worker_is_told_its_job_tried_again_and_the_others_go_on(tmp_pa
 
 
 def test_a_worker_that_does_not_start_is_an_error_not_a_loop(monkeypatch):
-    monkeypatch.setattr(module, "_serve", os._exit)  # with the pipe for a code
+    monkeypatch.setattr(module, "serve", os._exit)  # with the pipe for a code
     with (
         no_process_left(),
         pytest.raises(WorkerLostError, match="to start, but it ended with exit code 1"),
@@ -323,16 +315,6 @@ def test_a_worker_asked_to_end_saves_and_its_job_goes_on_elsewhere(tmp_path):
     assert isinstance(outcome.error, StoppedError)
     assert f"saved-{asked[0]}" in names(tmp_path, "saved-*")
     assert len(names(tmp_path, "saved-*")) == 2
-
-
-def marked(mark: str) -> list[int]:
-    """Return the processes whose environment has a mark."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")

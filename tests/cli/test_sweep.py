@@ -8,24 +8,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
 
-from geof.cli import main, runs
-from geof.cli import sweep as command
-from geof.training import Plan
-from geof.training import sweep as module
+from geof.cli import main
+from geof.executor import processes
+from geof.methods.registry import unregister
+from geof.training import Trainer, runs
+from geof.training.study import Study
+from tests.processes import marked, wait_for
 
-QUICK = ["--model", "gcn", "model.hidden_channels=8", "model.num_layers=1"]
-GRID = "learning_rate: [0.1, 0.01]\nmodel: {dropout: [0.0, 0.5]}\n"
-SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nmodel.dropout: [0.0, 0.5]\n"
+QUICK = ["--method", "gcn", "options.hidden_channels=8", "options.num_layers=1"]
+GRID = "learning_rate: [0.1, 0.01]\noptions: {dropout: [0.0, 0.5]}\n"
+SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\noptions.dropout: [0.0, 0.5]\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,6 +54,15 @@ def source(tmp_path, monkeypatch):
     return ["--npz", "g.npz"]
 
 
+MARK = "GEOF_TEST_STUDY"
+"""In the environment of a sweep's process and its workers."""
+
+
+def living() -> list[int]:
+    """Return the processes of sweeps started in this folder."""
+    return marked(f"{MARK}={Path.cwd()}")
+
+
 def rows(folder) -> list[dict[str, str]]:
     with (Path(folder) / "summary.csv").open(newline="") as file:
         return list(csv.DictReader(file))
@@ -68,7 +77,7 @@ def states(folder) -> list[str]:
 
 
 def outcomes(folder) -> list[dict[str, str]]:
-    kept = ("state", "validation", "folder", "learning_rate", "model.dropout")
+    kept = ("state", "validation", "folder", "learning_rate", "options.dropout")
     return [{key: row[key] for key in kept} for row in rows(folder)]
 
 
@@ -77,6 +86,7 @@ def started(*words: str):
     """Run the command in a process of its own, ended whatever happens."""
     process = subprocess.Popen(
         [sys.executable, "-m", "geof.cli", "sweep", *words],
+        env={**os.environ, MARK: str(Path.cwd())},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -91,34 +101,33 @@ def started(*words: str):
 
 def wait_for_epochs(folder, least: int, runs: int, finished: int = 0) -> None:
     """Wait until so many runs are in their midst and so many trials done."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+
+    def is_so() -> bool:
         going = [
             path
             for path in Path(folder).glob("trials/*/*/metrics.jsonl")
             if not (path.parent / "result.json").exists() and path.read_text().count("\n") >= least
         ]
         table = Path(folder) / "summary.csv"
-        if len(going) >= runs and table.exists() and len(rows(folder)) >= finished:
-            return
-        time.sleep(0.01)
-    raise AssertionError("nothing happened")
+        return len(going) >= runs and table.exists() and len(rows(folder)) >= finished
+
+    wait_for(is_so, 120)
 
 
-def test_a_grid_from_the_command_to_the_best_settings(source, monkeypatch, capsys):
+def test_a_grid_from_the_command_to_the_best_config(source, monkeypatch, capsys):
     read, built = [], []
-    real, build = runs.read_training_data, Plan.build_task
+    real, build = runs.read_data, runs.build_task
     monkeypatch.setattr(
-        Plan, "build_task", lambda self, *a: built.append(self.split) or build(self, *a)
+        runs, "build_task", lambda config, data: built.append(config.split) or build(config, data)
     )
-    monkeypatch.setattr(runs, "read_training_data", lambda options: read.append(1) or real(options))
+    monkeypatch.setattr(runs, "read_data", lambda *source: read.append(1) or real(*source))
     words = ["--out", "S", "--sampler", "grid", "--workers", "1", "epochs=3", *QUICK]
     assert main(["sweep", "grid.yaml", *source, *words]) == 0
     assert len(read) == 1
     assert built == ["0", "1"]
     text = capsys.readouterr().out
     found = rows("S")
-    assert [(r["learning_rate"], r["model.dropout"]) for r in found] == [
+    assert [(r["learning_rate"], r["options.dropout"]) for r in found] == [
         ("0.1", "0.0"),
         ("0.1", "0.5"),
         ("0.01", "0.0"),
@@ -128,10 +137,10 @@ def test_a_grid_from_the_command_to_the_best_settings(source, monkeypatch, capsy
     assert f"trial 4 of 4: validation {float(found[3]['validation']):.2f} % (best " in text
     assert f"Best: validation accuracy {float(best['validation']):.2f} % on splits 0, 1" in text
 
-    # The settings train, on every split, to what the search saw.
-    settings = Path("S/best.yaml").read_text()
-    assert "preset: plain" in settings
-    assert "num_layers: 1" in settings
+    # The config trains, on every split, to what the search saw.
+    config = Path("S/best.yaml").read_text()
+    assert "preset: plain" in config
+    assert "num_layers: 1" in config
     for split in ("0", "1"):
         run = ["train", "--config", "S/best.yaml", "--split", split, "--out", f"R{split}"]
         assert main([*run, "--quiet"]) == 0
@@ -163,7 +172,7 @@ def test_a_study_may_grow(source):
     assert {path.name for path in Path("S").glob("trials/*/split-*")} == {"split-2"}
 
 
-def test_a_searched_seed_is_in_the_best_settings(source):
+def test_a_searched_seed_is_in_the_best_config(source):
     Path("seeds.yaml").write_text("seed: [5]\n")
     words = ["--out", "S", "--sampler", "grid", "--workers", "1", "epochs=1", *QUICK]
     assert main(["sweep", "seeds.yaml", *source, *words]) == 0
@@ -185,7 +194,7 @@ def test_failed_trials_are_told_and_all_failed_is_a_failure(source, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "'SPACE.yaml', the settings to search"),
+        ([], "'SPACE.yaml', the options to search"),
         (["space.yaml", "learning_rat=3"], "Did you mean 'learning_rate'"),
         (["wrong.yaml"], "Did you mean 'learning_rate'"),
         (["space.yaml", "learning_rate=3"], "in the space or as learning_rate=3 (got both)"),
@@ -193,7 +202,9 @@ def test_failed_trials_are_told_and_all_failed_is_a_failure(source, capsys):
         (["space.yaml", "--splits", "0,0"], "different 'splits'"),
         (["space.yaml", "--splits", "0,x"], "a number from 0 (got 'x')"),
         (["space.yaml", "--splits", "0", "--split", "1"], "(got both)"),
-        (["nowhere.yaml"], "settings file at 'nowhere.yaml'"),
+        (["space.yaml", "--splits", "0", "split=1"], "(got both)"),
+        (["space.yaml", "model.dropout=0.1"], "in the space or as model.dropout=0.1 (got both)"),
+        (["nowhere.yaml"], "file at 'nowhere.yaml'"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(words, message, source, capsys):
@@ -217,12 +228,20 @@ def test_folders_that_do_not_fit_are_refused(source, capsys):
     assert "was begun with (other: space.yaml, seed)" in capsys.readouterr().err
     assert main(["sweep", "--resume", "S", "--seed", "0"]) == 1
     assert "no 'seed' beside '--resume STUDY'" in capsys.readouterr().err
-    with command._held(Path("S")):
+    with Study.read(Path("S")).held():
         assert main(["sweep", "--resume", "S"]) == 1
     assert "another sweep does" in capsys.readouterr().err
+    assert main(["sweep", "--resume", "S", "--npz", "g.npz"]) == 1
+    assert "no 'npz' beside '--resume STUDY'" in capsys.readouterr().err
     np.savez("g.npz", x=np.eye(4), edge_index=np.array([[0, 1], [1, 2]]), y=np.array([0, 1, 0, 1]))
     assert main(["sweep", "--resume", "S", "--trials", "2"]) == 1
     assert "'g' has changed" in capsys.readouterr().err
+    order = json.loads(Path("S/sweep.json").read_text())
+    del order["data_hash"]
+    for damaged in ('{"trials": "many"}', json.dumps(order), json.dumps({**order, "more": 1})):
+        Path("S/sweep.json").write_text(damaged)
+        assert main(["sweep", "--resume", "S"]) == 1
+        assert "'S/sweep.json' to be what 'geof sweep' wrote" in capsys.readouterr().err
 
 
 def test_without_optuna_it_says_how_to_install_it(source, monkeypatch, capsys):
@@ -242,15 +261,15 @@ def test_help_imports_neither_torch_nor_optuna():
 
 
 def test_one_interruption_stops_after_the_epoch(source, monkeypatch, capsys):
-    real, calls = module.run_experiment, []
+    real, calls = Trainer.fit, []
 
-    def interrupted(run, *, out, watch):
-        calls.append(out)
+    def interrupted(self):
+        calls.append(self.out)
         if len(calls) == 2:
             signal.raise_signal(signal.SIGINT)
-        return real(run, out=out, watch=watch)
+        return real(self)
 
-    monkeypatch.setattr(module, "run_experiment", interrupted)
+    monkeypatch.setattr(Trainer, "fit", interrupted)
     words = ["--splits", "0", "--trials", "3", "--workers", "1", "--out", "S", "epochs=3", *QUICK]
     assert main(["sweep", "space.yaml", *source, *words]) == 130
     assert "Go on with: geof sweep --resume S" in capsys.readouterr().err
@@ -289,58 +308,56 @@ def test_two_workers_share_a_study(source, capfd):
     text = capfd.readouterr()
     assert "trial 4 of 4: validation" in text.out
     assert not text.err  # nothing of Optuna's
-    for number in (0, 1):
-        assert Path(f"S/workers/{number}.log").read_text() == ""
+    logs = list(Path("S/workers").iterdir())
+    assert {path.name for path in logs} <= {"0.log", "1.log"}
+    assert [path.read_text() for path in logs] == [""] * len(logs)
+    # One process alone comes to the same.
+    words = ["--sampler", "grid", "--splits", "0", "--workers", "1", "--out", "T", "epochs=2"]
+    assert main(["sweep", "grid.yaml", *source, *words, *QUICK]) == 0
+    assert outcomes("S") == outcomes("T")
 
 
-def test_a_worker_without_its_parent_stops(source, monkeypatch):
-    words = ["--trials", "1", "--splits", "0", "--workers", "1", "--out", "S", "epochs=1"]
-    assert main(["sweep", "space.yaml", *source, *words, *QUICK]) == 0
-    order = json.loads(Path("S/sweep.json").read_text())
-    Path("S/sweep.json").write_text(json.dumps({**order, "trials": 2}))
-    Path("S/workers").mkdir()
-    monkeypatch.setenv(command.PARENT, str(os.getpid()))  # not the parent of this process
-    assert main(["sweep", "--resume", "S", "--worker", "0"]) == 130
-    assert len(rows("S")) == 1
-
-
-def test_workers_divide_the_cores(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(command.subprocess, "Popen", lambda words, **how: seen.append(how["env"]))
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda process: range(7), raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    command._start(tmp_path, 0, 3)
-    command._start(tmp_path, 0, 9)
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")  # the user's own word counts
-    command._start(tmp_path, 0, 3)
-    assert [env["OMP_NUM_THREADS"] for env in seen] == ["2", "1", "4"]
-    assert seen[0][command.PARENT] == str(os.getpid())
-
-
-def test_workers_that_die_are_told_of(source, monkeypatch, capsys):
-    def dying(folder, number, workers):
-        return subprocess.Popen([sys.executable, "-c", f"import sys; sys.exit({number + 3})"])
-
-    monkeypatch.setattr(command, "_start", dying)
+def test_workers_that_do_not_start_are_told_of(source, monkeypatch, capsys):
+    monkeypatch.setattr(processes, "serve", os._exit)  # ends with exit code 1
     words = ["--trials", "2", "--splits", "0", "--workers", "2", "--out", "S", "epochs=1"]
     assert main(["sweep", "space.yaml", *source, *words, *QUICK]) == 1
     said = capsys.readouterr().err
-    assert "(got 0; the workers' exit codes are [3, 4])" in said
+    assert "a worker process to start, but it ended with exit code 1" in said
     assert "Go on with: geof sweep --resume S" in said
 
 
 @pytest.mark.slow
-def test_an_interruption_reaches_every_worker(source, capfd):
-    words = ["grid.yaml", *source, "--splits", "0,1", "--workers", "2", "--sampler", "grid"]
-    with started(*words, "--out", "S", "epochs=300", *QUICK) as process:
+def test_a_killed_worker_costs_nothing(source):
+    words = ["grid.yaml", *source, "--splits", "0", "--workers", "2", "--sampler", "grid"]
+    words += ["epochs=600", "patience=null", *QUICK, "--quiet"]
+    with started(*words, "--out", "S") as process:
         wait_for_epochs("S", least=5, runs=2)
-        process.send_signal(signal.SIGINT)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [n for n in children if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()]
+        assert len(workers) == 2
+        os.kill(int(workers[0]), signal.SIGKILL)
+        assert process.wait(timeout=300) == 0
+    assert states("S") == ["COMPLETE"] * 4
+    assert main(["sweep", *words, "--out", "T"]) == 0
+    assert outcomes("S") == outcomes("T")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_reaches_every_worker(number, source, capfd):
+    words = ["grid.yaml", *source, "--splits", "0,1", "--workers", "2", "--sampler", "grid"]
+    with started(*words, "--out", "S", "epochs=300", "patience=null", *QUICK) as process:
+        wait_for_epochs("S", least=5, runs=2)
+        process.send_signal(number)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Go on with: geof sweep --resume S" in said
+    assert living() == []
     # Both were in a trial's midst; one may have come to its end before the signal arrived.
     interrupted = states("S").count("RUNNING")
     assert interrupted in (1, 2)
+    going = [p for p in Path("S").glob("trials/*/split-*") if not (p / "result.json").exists()]
+    assert all(list(path.glob("training_state*")) for path in going)
     for path in Path("S/workers").glob("*.log"):
         assert "Traceback" not in path.read_text()
     assert main(["sweep", "--resume", "S"]) == 0
@@ -351,20 +368,63 @@ def test_an_interruption_reaches_every_worker(source, capfd):
 @pytest.mark.slow
 def test_workers_outlive_a_killed_parent_by_an_epoch(source, capfd):
     words = ["grid.yaml", *source, "--splits", "0", "--workers", "2", "--sampler", "grid"]
-    with started(*words, "--out", "S", "epochs=3000", *QUICK) as process:
+    with started(*words, "--out", "S", "epochs=3000", "patience=null", *QUICK) as process:
         wait_for_epochs("S", least=5, runs=2)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    for lock in Path("S/workers").glob("*.lock"):  # held until a worker has ended its epoch
-        with FileLock(lock, timeout=60):
-            pass
+    wait_for(lambda: not living(), 5)
     left = states("S").count("RUNNING")
     assert left in (1, 2)  # a quick worker may have finished its trial just before
-    # Whoever goes on takes back what they left.
+    going = [p for p in Path("S").glob("trials/*/split-*") if not (p / "result.json").exists()]
+    before = {path: len((path / "metrics.jsonl").read_text().splitlines()) for path in going}
+    # Whoever goes on takes back what they left, from where they saved it.
     assert main(["sweep", "--resume", "S", "--trials", "2", "--workers", "1"]) == 0
     found = rows("S")
     assert [row["state"] for row in found] == ["complete"] * 2
     assert states("S").count("FAIL") == left
     assert states("S").count("RUNNING") == 0
+    assert all(count > 5 for count in before.values())
     # No point of the grid is lost or doubled.
     assert len([state for state in states("S") if state != "FAIL"]) == 4
+
+
+def test_a_study_of_an_earlier_version_goes_on(source, capsys):
+    Path("old.yaml").write_text("model.dropout: [0.0, 0.5]\n")
+    words = ["--sampler", "grid", "--splits", "0", "--workers", "1", "epochs=1", *QUICK]
+    assert main(["sweep", "old.yaml", *source, *words, "--trials", "1", "--out", "S"]) == 0
+    # As it was written then: other names, and no seed unless it was given.
+    text = Path("S/config.yaml").read_text()
+    text = text.replace("method: gcn", "encoder: gcn").replace("options:", "model:")
+    Path("S/settings.yaml").write_text(text.replace("seed: null\n", ""))
+    Path("S/config.yaml").unlink()
+    before = rows("S")[0]
+    assert main(["sweep", "--resume", "S", "--trials", "2"]) == 0
+    assert rows("S")[0] == before
+    assert [row["model.dropout"] for row in rows("S")] == ["0.0", "0.5"]
+    assert main(["train", "--config", "S/best.yaml", "--out", "R", "--quiet"]) == 0
+    # The same command is the same study.
+    capsys.readouterr()
+    assert main(["sweep", "old.yaml", *source, *words, "--out", "S"]) == 0
+    assert "2 finished before" in capsys.readouterr().out
+
+
+PLUGIN = """
+from geof.methods.registry import Method, get_method, register
+
+class Mine(get_method("gcn").build):
+    pass
+
+register(Method("mine", Mine, revision=1))
+"""
+
+
+@pytest.mark.slow
+def test_workers_know_a_method_of_your_own(source, capsys):
+    Path("mine.py").write_text(PLUGIN)
+    words = ["--method", "mine", "--plugin", "mine.py", "--preset", "none", "epochs=1"]
+    words += ["--sampler", "grid", "--splits", "0", "--workers", "2", "--out", "S"]
+    try:
+        assert main(["sweep", "grid.yaml", *source, *words]) == 0
+    finally:
+        unregister("mine")
+    assert [row["state"] for row in rows("S")] == ["complete"] * 4

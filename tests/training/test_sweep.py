@@ -14,16 +14,24 @@ import pytest
 pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
 
 from geof.data.formats import from_npz
-from geof.errors import ConfigError, StoppedError
-from geof.training import NodeTask, Plan
-from geof.training import sweep as module
-from geof.training.space import Choices, Range, Space
-from geof.training.sweep import Subject, Sweep, SweepSettings, best_of
-from geof.yaml_options import read_settings
+from geof.data.sources import Loaded
+from geof.errors import ConfigError, DataError, StoppedError
+from geof.executor import Outcome, WorkerLostError
+from geof.training import NodeTask, RunConfig, Trainer, runs
+from geof.training.run_folder import locked
+from geof.training.runs import Runner
+from geof.training.space import Choices, Range, Space, laid_over
+from geof.training.sweep import Sweep, SweepConfig, TrialTrainer, _hash_of, best_of
+from geof.yaml_files import read_yaml
 
-FIXED = {"epochs": 2, "model": {"hidden_channels": 8, "num_layers": 1}}
-BASE = Plan.from_tree(FIXED, task="node", encoder="gcn")
-MIXED = {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}, "model.num_layers": [1, 2]}
+FIXED = {
+    "method": "gcn",
+    "preset": "none",
+    "epochs": 2,
+    "options": {"hidden_channels": 8, "num_layers": 1},
+}
+BASE = RunConfig.parse(FIXED)
+MIXED = {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}, "options.num_layers": [1, 2]}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,18 +58,19 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def subject(data):
-    return Subject(data, BASE)
+def trainer(data):
+    runner = Runner(tasks=2)
+    runner.keep(BASE, Loaded(data))
+    return TrialTrainer(runner)
 
 
-def study(folder, tree, **settings) -> Sweep:
-    return Sweep(folder, Space.from_tree(tree, BASE), SweepSettings(**settings))
+def study(folder, tree, base=BASE, **config) -> Sweep:
+    return Sweep(folder, base, Space.from_tree(tree, base), SweepConfig(**config))
 
 
-def search(folder, subject, tree, **settings) -> Sweep:
-    sweep = study(folder, tree, **settings)
-    sweep.prepare()
-    sweep.work(subject)
+def search(folder, trainer, tree, base=BASE, **config) -> Sweep:
+    sweep = study(folder, tree, base, **config)
+    sweep.run(trainer)
     return sweep
 
 
@@ -75,19 +84,36 @@ def rows(folder) -> list[dict[str, str]]:
 
 
 def test_a_space_is_dotted_or_nested():
-    tree = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "model": {"dropout": [0.1]}}
-    space = Space.from_tree({**tree, "model.num_layers": {"low": 1, "high": 3}}, BASE)
+    rates = {"low": 1e-4, "high": 1e-2, "log": True}
+    tree = {"learning_rate": rates, "options": {"dropout": [0.1]}, "pretraining.epochs": [0]}
+    space = Space.from_tree({**tree, "options.num_layers": {"low": 1, "high": 3}}, BASE)
     assert space.dimensions == {
         "learning_rate": Range(1e-4, 1e-2, log=True),
-        "model.dropout": Choices((0.1,)),
-        "model.num_layers": Range(1, 3, whole=True),
+        "options.dropout": Choices((0.1,)),
+        "pretraining.epochs": Choices((0,)),
+        "options.num_layers": Range(1, 3, whole=True),
     }
 
 
-def test_whole_ends_of_a_real_setting_mean_every_number_between():
-    space = Space.from_tree({"model.dropout": {"low": 0, "high": 1}}, BASE)
-    assert space.dimensions["model.dropout"] == Range(0, 1, whole=False)
-    base = Plan.from_tree({"weight_decay": 0}, task="node", encoder="gcn")
+def test_what_options_were_called_before_is_understood_and_kept():
+    space = Space.from_tree({"model": {"dropout": [0.1]}, "model.num_layers": [3]}, BASE)
+    assert list(space.dimensions) == ["model.dropout", "model.num_layers"]
+    config = laid_over(BASE, {"model.dropout": 0.1, "model.num_layers": 3}, "4")
+    assert (config.options["dropout"], config.options["num_layers"]) == (0.1, 3)
+    assert (config.split, config.seed, config.training.seed) == ("4", 4, None)
+
+
+def test_laid_over_nothing_a_config_stays_what_it_is(tmp_path):
+    (tmp_path / "g.npz").touch()
+    about = {"data": {"npz": tmp_path / "g.npz"}, "split": "3", "readout": {"dropout": 0.5}}
+    base = RunConfig.parse(FIXED, {**about, "batch_size": 8, "fanouts": [2, 3]})
+    assert laid_over(base, {}, "3") == base
+
+
+def test_whole_ends_of_a_real_option_mean_every_number_between():
+    space = Space.from_tree({"pretraining.weight_decay": {"low": 0, "high": 1}}, BASE)
+    assert space.dimensions["pretraining.weight_decay"] == Range(0, 1, whole=False)
+    base = RunConfig.parse(FIXED, {"weight_decay": 0})
     space = Space.from_tree({"weight_decay": {"low": 0, "high": 1}}, base)
     assert space.dimensions["weight_decay"] == Range(0, 1, whole=False)
 
@@ -95,19 +121,23 @@ def test_whole_ends_of_a_real_setting_mean_every_number_between():
 def test_the_space_of_the_page_is_one(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
     (tmp_path / "space.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
-    space = Space.from_tree(read_settings(tmp_path / "space.yaml"), Plan.from_tree({}, task="node"))
+    space = Space.from_tree(read_yaml(tmp_path / "space.yaml"), RunConfig())
     assert len(space.dimensions) == 6
-    assert space.dimensions["model.temperature"] == Range(1, 256, log=True, whole=False)
+    assert space.dimensions["options.temperature"] == Range(1, 256, log=True, whole=False)
 
 
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
         ({"learning_rat": [1]}, "'learning_rat' in the space.*Did you mean 'learning_rate'"),
-        ({"model": {"num_layer": [1]}}, "Did you mean 'model.num_layers'"),
-        ({"model": [1]}, "Unknown setting 'model'"),
-        ({"model.dropout.rate": [1]}, "Unknown setting 'model.dropout.rate'"),
-        ({"encoder": ["gcn"]}, "Unknown setting 'encoder'"),
+        ({"options": {"num_layer": [1]}}, "Did you mean 'options.num_layers'"),
+        ({"options": [1]}, "Unknown option 'options'"),
+        ({"options.dropout.rate": [1]}, "Unknown option 'options.dropout.rate'"),
+        ({"encoder": ["gcn"]}, "Unknown option 'encoder'"),
+        ({"method": ["gcn"]}, "Unknown option 'method'"),
+        ({"split": ["1"]}, "Unknown option 'split'"),
+        ({"data.label": ["y"]}, "Unknown option 'data.label'"),
+        ({"options.hidden_channels": [8, "wide"]}, "'options.hidden_channels' to be an integer"),
         ({"epochs": [0, 1]}, "'epochs' to be an integer >= 1"),
         ({"schedule": ["constant", "cosinus"]}, "Did you mean 'cosine'"),
         ({"learning_rate": {"low": 0, "high": 1}}, "'learning_rate' to be a finite number"),
@@ -124,7 +154,8 @@ def test_the_space_of_the_page_is_one(tmp_path):
         ({"weight_decay": {"low": 0, "high": 1, "log": True}}, "0 < low"),
         ({"weight_decay": {"low": 0, "high": 1, "step": 0}}, "'step' of 'weight_decay'"),
         ({"epochs": {"low": 1, "high": 2.5}}, "whole numbers for 'epochs'"),
-        ({"model": {"dropout": [0.1]}, "model.dropout": [0.2]}, "'model.dropout' once"),
+        ({"options": {"dropout": [0.1]}, "options.dropout": [0.2]}, "'options.dropout' once"),
+        ({"options.dropout": [0.1], "model.dropout": [0.2]}, "'model.dropout' once"),
         ({}, "got none"),
     ],
 )
@@ -134,7 +165,7 @@ def test_a_wrong_space_is_refused(tree, message):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("config", "message"),
     [
         ({"trials": 0}, "'trials'"),
         ({"trials": None}, "'trials' for sampler 'tpe'"),
@@ -144,9 +175,9 @@ def test_a_wrong_space_is_refused(tree, message):
         ({"seed": -1}, "'seed'"),
     ],
 )
-def test_wrong_settings_are_refused(settings, message):
+def test_a_wrong_config_of_a_search_is_refused(config, message):
     with pytest.raises(ConfigError, match=message):
-        SweepSettings(**settings)
+        SweepConfig(**config)
 
 
 def test_a_grid_needs_lists_and_a_folder_a_plain_name(tmp_path):
@@ -157,16 +188,12 @@ def test_a_grid_needs_lists_and_a_folder_a_plain_name(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_grid_is_every_point_once(subject, tmp_path):
+def test_a_grid_is_every_point_once(trainer, tmp_path):
     tree = {"optimiser": ["adam", "adamw"], "fanouts": [[2, 2], [3, 3]]}
-    base = {"batch_size": 8, **FIXED}
-    subject = Subject(subject.data, Plan.from_tree(base, task="node", encoder="gcn"))
-    sweep = Sweep(
-        tmp_path, Space.from_tree(tree, subject.base), SweepSettings(None, sampler="grid")
-    )
+    base = RunConfig.parse(FIXED, {"batch_size": 8})
+    sweep = study(tmp_path, tree, base, trials=None, sampler="grid")
     for _ in range(2):  # the second time there is nothing left to do
-        sweep.prepare()
-        sweep.work(subject)
+        sweep.run(trainer)
         found = points(sweep)
         assert len(found) == 4
         assert {json.dumps(point) for point in found} == {
@@ -179,10 +206,10 @@ def test_a_grid_is_every_point_once(subject, tmp_path):
     assert {row["fanouts"] for row in rows(tmp_path)} == {"[2, 2]", "[3, 3]"}
 
 
-def test_a_grid_may_stop_short_and_go_on(subject, tmp_path):
+def test_a_grid_may_stop_short_and_go_on(trainer, tmp_path):
     tree = {"optimiser": ["adam", "adamw"]}
-    assert len(points(search(tmp_path, subject, tree, trials=1, sampler="grid"))) == 1
-    assert len(points(search(tmp_path, subject, tree, trials=9, sampler="grid"))) == 2
+    assert len(points(search(tmp_path, trainer, tree, trials=1, sampler="grid"))) == 1
+    assert len(points(search(tmp_path, trainer, tree, trials=9, sampler="grid"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -194,53 +221,49 @@ def test_a_grid_may_stop_short_and_go_on(subject, tmp_path):
         pytest.param("tpe", 14, marks=pytest.mark.slow),
     ],
 )
-def test_the_same_seed_draws_the_same_over_an_interruption(sampler, trials, subject, tmp_path):
-    whole = search(tmp_path / "a", subject, MIXED, trials=trials, sampler=sampler, seed=3)
-    broken = search(tmp_path / "b", subject, MIXED, trials=trials - 2, sampler=sampler, seed=3)
+def test_the_same_seed_draws_the_same_over_an_interruption(sampler, trials, trainer, tmp_path):
+    whole = search(tmp_path / "a", trainer, MIXED, trials=trials, sampler=sampler, seed=3)
+    broken = search(tmp_path / "b", trainer, MIXED, trials=trials - 2, sampler=sampler, seed=3)
     broken.trials = trials
-    broken._take(lambda: False)  # a process that draws and dies
+    broken._draw()  # a process that draws and dies
     broken._study.ask()  # one that dies before it has drawn everything
-    broken = search(tmp_path / "b", subject, MIXED, trials=trials, sampler=sampler, seed=3)
+    broken = search(tmp_path / "b", trainer, MIXED, trials=trials, sampler=sampler, seed=3)
     assert points(broken) == points(whole)
     assert [t.validation for t in broken.finished()] == [t.validation for t in whole.finished()]
-    other = search(tmp_path / "c", subject, MIXED, trials=1, sampler=sampler, seed=4)
+    other = search(tmp_path / "c", trainer, MIXED, trials=1, sampler=sampler, seed=4)
     assert points(other) != points(whole)[:1]
 
 
-def test_points_of_dead_processes_are_trained_by_others(subject, tmp_path):
+def test_points_of_dead_processes_are_trained_by_others(trainer, tmp_path):
     tree = {"learning_rate": [0.1, 0.01, 0.001]}
     sweep = study(tmp_path, tree, trials=None, sampler="grid")
-    sweep.prepare()
-    sweep._take(lambda: False)
+    sweep._prepare()
+    sweep._draw()
     sweep._study.ask()  # popped from the queue, its parameters not yet written
-    sweep.prepare()
-    sweep.work(subject)
+    sweep.run(trainer)
     assert sorted(point["learning_rate"] for point in points(sweep)) == [0.001, 0.01, 0.1]
     assert len(rows(tmp_path)) == 3
 
 
-def test_a_trial_taken_back_is_queued_once(subject, tmp_path, monkeypatch):
+def test_a_trial_taken_back_is_queued_once(trainer, tmp_path, monkeypatch):
     sweep = study(tmp_path, MIXED, trials=2)
-    first = sweep._take(lambda: False)
+    first = sweep._draw()
     with monkeypatch.context() as patch:  # killed between its two steps
         patch.setattr(sweep._study, "tell", lambda *a, **k: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
-            sweep.prepare()
-    sweep.prepare()
-    sweep.work(subject)
+            sweep.run(trainer)
+    sweep.run(trainer)
     assert len(points(sweep)) == 2
     assert points(sweep)[0] == sweep.space.values(first.params)
     assert len({trial.folder for trial in sweep.finished()}) == 2
 
 
-def test_equal_settings_are_trained_once(subject, tmp_path, monkeypatch):
+def test_equal_options_are_trained_once(trainer, tmp_path, monkeypatch):
     calls = []
-    real = module.run_experiment
-    monkeypatch.setattr(
-        module, "run_experiment", lambda run, out, watch: calls.append(out) or real(run, out=out)
-    )
+    real = Trainer.fit
+    monkeypatch.setattr(Trainer, "fit", lambda self: calls.append(self.out) or real(self))
     tree = {"learning_rate": [0.01, 1e30]}  # the second is no good
-    sweep = search(tmp_path, subject, tree, trials=5, sampler="random")
+    sweep = search(tmp_path, trainer, tree, trials=5, sampler="random")
     finished = sweep.finished()
     good = [t for t in finished if t.error is None]
     bad = [t for t in finished if t.error is not None]
@@ -249,13 +272,13 @@ def test_equal_settings_are_trained_once(subject, tmp_path, monkeypatch):
     assert len({t.validation for t in good}) == len({t.error for t in bad}) == 1
     folders = {t.folder for t in finished}
     assert len(folders) == 2
-    assert calls.count(tmp_path / "trials" / bad[0].folder / "split-0") == 1
+    assert sorted(calls) == sorted(tmp_path / "trials" / name / "split-0" for name in folders)
     lines = tmp_path / "trials" / good[0].folder / "split-0" / "metrics.jsonl"
     assert len(lines.read_text().splitlines()) == 2
 
 
-def test_the_value_is_the_mean_over_splits_each_with_its_own_seed(subject, tmp_path):
-    sweep = search(tmp_path, subject, {"learning_rate": [0.1]}, trials=1, splits=("0", "3"))
+def test_the_value_is_the_mean_over_splits_each_with_its_own_seed(trainer, tmp_path):
+    sweep = search(tmp_path, trainer, {"learning_rate": [0.1]}, trials=1, splits=("0", "3"))
     (trial,) = sweep.finished()
     folder = tmp_path / "trials" / trial.folder
     results = [json.loads((folder / f"split-{n}" / "result.json").read_text()) for n in (0, 3)]
@@ -265,30 +288,28 @@ def test_the_value_is_the_mean_over_splits_each_with_its_own_seed(subject, tmp_p
     assert float(rows(tmp_path)[0]["validation_split_3"]) == results[1]["validation"]
 
 
-def test_a_seed_of_your_own_is_kept(data, tmp_path):
-    base = Plan.from_tree({**FIXED, "seed": 7}, task="node", encoder="gcn")
-    search(
-        tmp_path, Subject(data, base, own_seed=True), {"clip": [1.0]}, trials=1, splits=("0", "1")
-    )
+def test_a_seed_of_your_own_is_kept(trainer, tmp_path):
+    base = RunConfig.parse(FIXED, {"seed": 7})
+    search(tmp_path, trainer, {"clip": [1.0]}, base, trials=1, splits=("0", "1"))
     found = [json.loads(p.read_text())["seed"] for p in tmp_path.glob("trials/*/*/result.json")]
     assert found == [7, 7]
 
 
-def test_the_test_part_is_never_read(subject, tmp_path, monkeypatch):
+def test_the_test_part_is_never_read(trainer, tmp_path, monkeypatch):
     parts = []
     real = NodeTask.evaluate
     monkeypatch.setattr(
         NodeTask, "evaluate", lambda self, net, part: parts.append(part) or real(self, net, part)
     )
-    search(tmp_path, subject, {"learning_rate": [0.1, 0.01]}, trials=2, sampler="grid")
+    search(tmp_path, trainer, {"learning_rate": [0.1, 0.01]}, trials=2, sampler="grid")
     assert set(parts) == {"validation"}
     results = [json.loads(p.read_text()) for p in tmp_path.glob("trials/*/*/result.json")]
     assert [(r["test"], r["metrics"]) for r in results] == [(None, {})] * 2
 
 
-def test_a_failed_trial_is_recorded_and_passed_over(subject, tmp_path):
-    tree = {"learning_rate": [1e30, 0.01], "model.hidden_channels": [8, "wide"]}
-    sweep = search(tmp_path, subject, tree, trials=None, sampler="grid")
+def test_a_failed_trial_is_recorded_and_passed_over(trainer, tmp_path):
+    tree = {"learning_rate": [1e30, 0.01], "pretraining.epochs": [0, 1]}  # a GCN has no such stage
+    sweep = search(tmp_path, trainer, tree, trials=None, sampler="grid")
     states = [(row["learning_rate"], row["state"], row["validation"]) for row in rows(tmp_path)]
     assert [state for _, state, _ in states] == ["failed", "failed", "complete", "failed"]
     assert states[0][2] == ""
@@ -297,38 +318,109 @@ def test_a_failed_trial_is_recorded_and_passed_over(subject, tmp_path):
     assert best_of(sweep.finished()).number == 2
 
 
-def test_a_stop_leaves_a_trial_to_go_on_with(subject, tmp_path):
+def test_options_that_do_not_fit_together_fail_their_trial_alone(trainer, tmp_path):
+    tree = {"batch_size": [8, None], "fanouts": [None, [2, 2]]}
+    sweep = search(tmp_path, trainer, tree, trials=None, sampler="grid")
+    errors = {str(t.values): t.error for t in sweep.finished()}
+    assert "Expected 'batch_size' beside 'fanouts'" in errors.pop(
+        str({"batch_size": None, "fanouts": [2, 2]})
+    )
+    assert len(errors) == 3
+    assert sum(error is None for error in errors.values()) == 2
+    assert [row["folder"] == "" for row in rows(tmp_path)].count(True) == 1
+
+
+def test_a_stop_leaves_a_trial_to_go_on_with(trainer, tmp_path):
     asked = iter([False, True, True])
     sweep = study(tmp_path, MIXED, trials=2)
     with pytest.raises(StoppedError, match="after epoch 1"):
-        sweep.work(subject, should_stop=lambda: next(asked))
+        sweep.run(trainer, should_stop=lambda: next(asked))
     assert not sweep.finished()
     with pytest.raises(StoppedError, match="between trials"):
-        sweep.work(subject, should_stop=lambda: True)
-    assert len(points(search(tmp_path, subject, MIXED, trials=2))) == 2
+        sweep.run(trainer, should_stop=lambda: True)
+    assert len(points(search(tmp_path, trainer, MIXED, trials=2))) == 2
     assert len(list((tmp_path / "trials").iterdir())) == 2
+    sweep.run(trainer, should_stop=lambda: True)  # there is nothing left to be stopped
 
 
-def test_another_process_with_the_same_settings_is_waited_for(subject, tmp_path):
+def test_a_process_still_at_work_on_a_trial_is_waited_for(trainer, tmp_path, monkeypatch):
     tree = {"learning_rate": [0.1]}
-    name = module._hash_of(subject.plan({"learning_rate": 0.1}, "0"))
+    runner = trainer.runner
+    runner.patience = float("inf")
+    name = _hash_of(laid_over(study(tmp_path, tree).base, {"learning_rate": 0.1}, "0"))
     asked = iter([False, True])
-    with (
-        module._alone(tmp_path / "trials" / name, lambda: True),
-        pytest.raises(StoppedError, match="another process"),
-    ):
-        study(tmp_path, tree, trials=1).work(subject, should_stop=lambda: next(asked))
-
-
-def test_tasks_are_kept_from_trial_to_trial(subject, tmp_path, monkeypatch):
-    built = []
-    real = Plan.build_task
+    folder = tmp_path / "trials" / name / "split-0"
+    with locked(folder), pytest.raises(StoppedError, match="another process"):
+        study(tmp_path, tree, trials=1).run(trainer, should_stop=lambda: next(asked))
+    held = locked(folder)
+    held.__enter__()
+    waits = []
     monkeypatch.setattr(
-        Plan, "build_task", lambda self, *a: built.append(self.split) or real(self, *a)
+        runs.time, "sleep", lambda seconds: waits.append(held.__exit__(None, None, None))
+    )
+    sweep = search(tmp_path, trainer, tree, trials=1)
+    assert len(waits) == 1
+    assert sweep.finished()[0].validation is not None
+
+
+def test_tasks_are_kept_from_trial_to_trial(trainer, tmp_path, monkeypatch):
+    built = []
+    real = runs.build_task
+    monkeypatch.setattr(
+        runs, "build_task", lambda config, data: built.append(config.split) or real(config, data)
     )
     tree = {"learning_rate": [0.1, 0.01]}
-    search(tmp_path, subject, tree, trials=2, splits=("0", "1"), sampler="grid")
+    search(tmp_path, trainer, tree, trials=2, splits=("0", "1"), sampler="grid")
     assert sorted(built) == ["0", "1"]
+
+
+class Several:
+    """An executor that has everything in flight before anything ends, the last one first."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+
+    def run(self, function, jobs, *, should_stop=lambda: False):
+        drawn = list(jobs)
+        for job in reversed(drawn):
+            error = self.errors.pop(0) if self.errors else None
+            yield job, Outcome(None if error else {"0": float(len(drawn))}, error)
+
+
+def test_points_drawn_twice_while_they_train_are_trained_once(trainer, tmp_path):
+    sweep = study(tmp_path, {"learning_rate": [0.1, 0.01]}, trials=6, sampler="random")
+    told = []
+    sweep.run(trainer, executor=Several(), on_trial=lambda: told.append(len(sweep.finished())))
+    finished = sweep.finished()
+    assert told == [1, 2, 3, 4, 5, 6]
+    assert {t.validation for t in finished} == {2.0}  # two jobs for six trials
+    assert len({t.folder for t in finished}) == 2
+
+
+def test_a_lost_worker_fails_its_trial_and_the_search_goes_on(trainer, tmp_path):
+    tree = {"learning_rate": [0.1, 0.01]}
+    sweep = study(tmp_path, tree, trials=None, sampler="grid")
+    sweep.run(trainer, executor=Several(WorkerLostError("Its process was killed.")))
+    assert [row["error"] for row in rows(tmp_path)] == ["", "Its process was killed."]
+
+
+def test_what_no_options_would_mend_ends_the_search_and_not_the_trial(trainer, tmp_path):
+    tree = {"learning_rate": [0.1, 0.01, 0.001]}
+    sweep = study(tmp_path, tree, trials=None, sampler="grid")
+    several = Several(StoppedError("Stopped."), DataError("The disk is full."))
+    with pytest.raises(DataError, match="disk is full"):
+        sweep.run(trainer, executor=several)
+    assert len(sweep.finished()) == 1
+    with pytest.raises(StoppedError, match="state of every trial is saved"):
+        sweep.run(trainer, executor=Several(StoppedError("a"), StoppedError("b")))
+    sweep.run(trainer)
+    assert sorted(point["learning_rate"] for point in points(sweep)) == [0.001, 0.01, 0.1]
+
+
+def test_other_data_than_at_the_start_end_the_search(trainer, tmp_path):
+    trainer.content_hash = "other"
+    with pytest.raises(DataError, match="'g' has changed"):
+        search(tmp_path, trainer, MIXED, trials=1)
 
 
 def test_optuna_is_asked_for_by_name(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""The space a search draws from: choices and ranges of settings, checked before anything runs."""
+"""The space a search draws from: choices and ranges of options, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from itertools import product
 from typing import Any
 
 from geof.errors import ConfigError, nearest
-from geof.training import Plan
-from geof.yaml_files import merge
+from geof.training.config import (
+    RENAMED,
+    RUN_KEYS,
+    PretrainingConfig,
+    RunConfig,
+    values_of,
+)
 
 _RANGE_KEYS = ("low", "high", "log", "step")
 
 
 @dataclass(frozen=True)
 class Choices:
-    """A setting that takes one of several values, each plain JSON."""
+    """An option that takes one of several values, each plain JSON."""
 
     values: tuple[Any, ...]
 
@@ -30,7 +35,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Range:
-    """A setting between two numbers, whole ones if ``whole``."""
+    """An option between two numbers, whole ones if ``whole``."""
 
     low: float
     high: float
@@ -55,46 +60,45 @@ class Range:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched: dotted settings, each with its choices or its range."""
+    """What is searched: dotted options, named as the user wrote them, each with its values."""
 
     dimensions: Mapping[str, Choices | Range]
 
     @classmethod
-    def from_tree(cls, tree: Mapping[str, Any], base: Plan) -> Space:
+    def from_tree(cls, tree: Mapping[str, Any], base: RunConfig) -> Space:
         """Read a space and try every value it names, each beside the first of the others.
 
         Args:
-            tree: Settings, dotted or in sections, with lists of values or
+            tree: Options, dotted or in sections, with lists of values or
                 ``{low:, high:, log:, step:}``.
-            base: The settings a point is laid over.
+            base: The config a point is laid over.
 
         Raises:
-            ConfigError: For an unknown setting, naming the nearest, or a value it cannot have.
+            ConfigError: For an unknown option, naming the nearest, or a value it cannot have.
         """
-        # Not the given values: who fixes 'weight_decay: 0' still has a real setting.
-        known = dict(_flat(Plan.from_tree({}, task=base.task, encoder=base.encoder).tree()))
+        known = _defaults(base)
         dimensions: dict[str, Choices | Range] = {}
         for key, value in _flat(tree):
-            if key in dimensions:
+            if present_name(key) in map(present_name, dimensions):
                 raise ConfigError(f"Expected '{key}' once in the space (got it twice).")
-            if key not in known:
-                raise ConfigError(f"Unknown setting {key!r} in the space. " + nearest(key, known))
-            dimensions[key] = _dimension(key, value, known[key])
+            if present_name(key) not in known:
+                raise ConfigError(f"Unknown option {key!r} in the space. " + nearest(key, known))
+            dimensions[key] = _dimension(key, value, known[present_name(key)])
         if not dimensions:
-            raise ConfigError("Expected settings to search in the space (got none).")
+            raise ConfigError("Expected options to search in the space (got none).")
         space = cls(dimensions)
         for values in space._samples():
-            laid_over(base, values, base.split, own_seed=True)
+            laid_over(base, values, base.split)
         return space
 
     def points(self) -> Iterator[dict[str, str]]:
-        """Yield every point of a grid as Optuna's parameters, the last setting fastest."""
+        """Yield every point of a grid as Optuna's parameters, the last option fastest."""
         texts = ([as_json(value) for value in d.values] for d in self.dimensions.values())
         for point in product(*texts):
             yield dict(zip(self.dimensions, point, strict=True))
 
     def values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings for Optuna's parameters."""
+        """Return options for Optuna's parameters."""
         return {
             key: json.loads(parameters[key]) if isinstance(d, Choices) else parameters[key]
             for key, d in self.dimensions.items()
@@ -106,19 +110,39 @@ class Space:
             yield from ({**first, key: value} for value in dimension.values)
 
 
-def laid_over(base: Plan, values: Mapping[str, Any], split: str, *, own_seed: bool) -> Plan:
-    """Return a plan with values put over it, on a split; its seed too unless it is its own."""
-    tree = base.tree()
-    if not own_seed:
-        del tree["seed"]  # then a plan takes the number of its split
-    return Plan.from_tree(
-        merge(tree, _nested(values)),
-        task=base.task,
-        encoder=base.encoder,
-        preset=base.preset,
-        split=split,
-        folds=base.folds,
-    )
+def laid_over(base: RunConfig, values: Mapping[str, Any], split: str) -> RunConfig:
+    """Return a config with values put over it, on a split.
+
+    Raises:
+        ConfigError: If a value, or values together, cannot be.
+    """
+    plain: dict[str, Any] = {**base.to_dict(), "split": split}
+    for key, value in values.items():
+        section, _, name = present_name(key).rpartition(".")
+        plain[section or "training"][name] = value
+    return RunConfig.from_dict(plain)
+
+
+def present_name(key: str) -> str:
+    """Return an option's name with what earlier versions called its section replaced."""
+    section, dot, name = key.partition(".")
+    return f"{RENAMED.get(section, section)}{dot}{name}" if dot else key
+
+
+def _defaults(base: RunConfig) -> dict[str, Any]:
+    """Return every option that can be searched with its default.
+
+    Not the value given: who fixes 'weight_decay: 0' still has a real option.
+    """
+    tree = RunConfig(method=base.method, task=base.task).tree()
+    tree["pretraining"] = values_of(PretrainingConfig())
+    known: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            known |= {f"{key}.{name}": default for name, default in value.items()}
+        elif key not in RUN_KEYS:
+            known[key] = value
+    return known
 
 
 def _dimension(key: str, value: Any, default: Any) -> Choices | Range:
@@ -127,8 +151,8 @@ def _dimension(key: str, value: Any, default: Any) -> Choices | Range:
     if isinstance(value, Mapping):
         return _range(key, value, default)
     raise ConfigError(
-        f"Expected a list of values or {{low: ..., high: ...}} for '{key}' (got {value!r}). A "
-        f"setting that is not searched goes on the command line: {key}=VALUE."
+        f"Expected a list of values or {{low: ..., high: ...}} for '{key}' (got {value!r}). "
+        f"An option that is not searched goes on the command line: {key}=VALUE."
     )
 
 
@@ -157,7 +181,7 @@ def _range(key: str, given: Mapping[str, Any], default: Any) -> Range:
     whole = all(isinstance(n, int) for n in (low, high, step) if n is not None)
     if isinstance(default, int) and not whole:
         raise ConfigError(f"Expected whole numbers for '{key}' (got {dict(given)}).")
-    # '{low: 0, high: 1}' of a setting such as dropout means every number in between.
+    # '{low: 0, high: 1}' of an option such as dropout means every number in between.
     return Range(low, high, log, step, whole and not isinstance(default, float))
 
 
@@ -174,17 +198,6 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *sections, last = key.split(".")
-        branch = tree
-        for name in sections:
-            branch = branch.setdefault(name, {})
-        branch[last] = value
-    return tree
 
 
 def as_json(value: Any, *, sort_keys: bool = False) -> str:

@@ -1,9 +1,9 @@
-"""Search settings: trials drawn by Optuna, trained as ordinary runs, judged on validation alone.
+"""Search options: trials drawn by Optuna, trained as ordinary runs, judged on validation alone.
 
 A study is a folder. Its database says which trials there are and how they ended; below ``trials``
-every point of the space has run folders of its own, named by a hash of the settings. A process may
-therefore die at any moment: what it trained is found again, and nothing is trained twice. The test
-part is never read.
+every point of the space has run folders of its own, named by a hash of the config. One process
+draws and records; workers only train. Any of them may die at any moment: what was trained is found
+again, and nothing is trained twice. The test part is never read.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from filelock import FileLock, Timeout
+from pydantic import Field
 
-from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError, DataError, GeofError, NonFiniteError, StoppedError
+from geof.executor import Executor, InProcess, Outcome
 from geof.io import write_atomically
-from geof.options import require_option, require_positive
-from geof.training import Experiment, Plan, Task, Watch, run_experiment
+from geof.options import Count, Options
+from geof.training.config import RunConfig
+from geof.training.runs import Runner
 from geof.training.space import Range, Space, as_json, laid_over
 
 Sampler: TypeAlias = Literal["tpe", "grid", "random"]
@@ -43,7 +44,7 @@ def load_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise ConfigError(
-            "Expected Optuna for searching settings (it is not installed). Run pip install "
+            "Expected Optuna for searching options (it is not installed). Run pip install "
             "'geof[sweep]'."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -51,31 +52,27 @@ def load_optuna() -> Any:
 
 
 @dataclass(frozen=True)
-class SweepSettings:
+class SweepConfig(Options):
     """How a space is searched.
 
-    Attributes:
-        trials: Number of trials; ``None`` for every point of a grid.
-        splits: The splits a trial trains on; its value is the mean over them.
-        sampler: ``"tpe"``, ``"grid"`` or ``"random"``.
-        seed: Of the draws. The draw of a trial depends on the seed, its place and the trials
-            before it, so that one worker draws the same again, interrupted or not.
+    The draw of a trial depends on the seed, its place and the trials before it, so that one worker
+    draws the same again, interrupted or not.
     """
 
-    trials: int | None = 30
-    splits: tuple[str, ...] = ("0",)
-    sampler: Sampler = "tpe"
-    seed: int = 0
+    trials: Annotated[Count | None, Field(description="How many; None for a whole grid.")] = 30
+    splits: Annotated[
+        tuple[str, ...],
+        Field(description="What a trial trains on; its value is the mean over them."),
+    ] = ("0",)
+    sampler: Annotated[Sampler, Field(description="How points are drawn.")] = "tpe"
+    seed: Annotated[int, Field(ge=0, description="Of the draws.")] = 0
 
     def __post_init__(self) -> None:
-        if self.trials is not None:
-            require_positive("trials", self.trials)
-        elif self.sampler != "grid":
+        super().__post_init__()
+        if self.trials is None and self.sampler != "grid":
             raise ConfigError(f"Expected 'trials' for sampler {self.sampler!r} (got none).")
         if not self.splits or len(set(self.splits)) != len(self.splits):
             raise ConfigError(f"Expected different 'splits' (got {','.join(self.splits)!r}).")
-        require_option("sampler", self.sampler, get_args(Sampler))
-        require_positive("seed", self.seed, least=0)
 
     def trials_of(self, space: Space) -> int:
         """Return the number of trials, of a grid no more than it has points.
@@ -96,40 +93,54 @@ class SweepSettings:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What trials are trained on: data read once, and the settings a point is laid over.
+class Trial:
+    """A point of the space to be trained.
 
     Attributes:
-        data: What to learn from.
-        base: Every setting that is not searched.
-        own_seed: Whether ``base`` says a seed; otherwise it is the number of the split.
-        experiment: Makes a run of a plan and its task.
-        settings: Makes a settings file of a plan.
-        data_root: Where raw benchmark files are.
+        folder: For its runs.
+        runs: Their configs, one per split.
     """
 
-    data: NodeGraph | GraphSet
-    base: Plan
-    own_seed: bool = False
-    experiment: Callable[[Plan, Task], Experiment] = lambda plan, task: plan.experiment(task)
-    settings: Callable[[Plan], str] = lambda plan: ""
-    data_root: Path | None = None
-    _tasks: dict[str, tuple[Any, Task]] = field(default_factory=dict, repr=False)
+    folder: Path
+    runs: tuple[RunConfig, ...]
 
-    def plan(self, values: Mapping[str, Any], split: str) -> Plan:
-        """Return the plan of a point on a split."""
-        return laid_over(self.base, values, split, own_seed=self.own_seed)
 
-    def task(self, plan: Plan) -> Task:
-        """Return a plan's task, the one before where only the method differs."""
-        if plan.split not in self._tasks or self._tasks[plan.split][0] != _task_key(plan):
-            self._tasks.pop(plan.split, None)  # two would not fit where one just does
-            self.keep(plan, plan.build_task(self.data, self.data_root))
-        return self._tasks[plan.split][1]
+@dataclass
+class TrialTrainer:
+    """Trains trials, in the process that draws them or in a worker.
 
-    def keep(self, plan: Plan, task: Task) -> None:
-        """Remember a plan's task."""
-        self._tasks[plan.split] = (_task_key(plan), task)
+    Attributes:
+        runner: Trains the runs.
+        content_hash: Of the data the study was begun with; ``None`` takes any.
+    """
+
+    runner: Runner = field(default_factory=lambda: Runner(patience=math.inf))
+    content_hash: str | None = None
+
+    def __call__(self, trial: Trial, should_stop: Callable[[], bool]) -> dict[str, float]:
+        """Return the validation metric of every split.
+
+        Raises:
+            DataError: If something is wrong that no other options would mend.
+            StoppedError: If ``should_stop`` said so; the state is saved.
+        """
+        scores = {}
+        for config in trial.runs:
+            self.require_data(config)
+            result = self.runner.train(config, trial.folder / f"split-{config.split}", should_stop)
+            scores[config.split] = result.validation
+        if not all(map(math.isfinite, scores.values())):
+            raise NonFiniteError(f"Expected a finite validation metric (got {scores}).")
+        return scores
+
+    def require_data(self, config: RunConfig) -> None:
+        """Raise ``DataError`` if the data are no longer what they were."""
+        data = self.runner.read(config).data
+        if self.content_hash not in (None, data.content_hash):
+            raise DataError(
+                f"Expected the data the study was begun with, but '{data.name}' has changed. Bring "
+                "them back or begin another study."
+            )
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,7 @@ class Finished:
 
     Attributes:
         number: In the database.
-        values: Its settings.
+        values: Its options.
         validation: Mean validation metric in percent, ``None`` if it failed.
         splits: Validation metric by split.
         folder: Name of its folder below ``trials``.
@@ -162,90 +173,101 @@ def best_of(finished: Sequence[Finished]) -> Finished | None:
 
 
 class Sweep:
-    """A study in a folder, opened; made when it is not there.
+    """A study in a folder, opened; made when it is not there. One process at a time has it open.
 
     Args:
         folder: ``study.db``, ``trials``, ``summary.csv`` and ``best.yaml`` go there.
+        base: Every option that is not searched.
         space: What to search.
-        settings: How.
+        config: How.
 
     Raises:
         ConfigError: If Optuna is not installed or a grid has a range.
     """
 
-    def __init__(self, folder: Path, space: Space, settings: SweepSettings) -> None:
-        self.folder, self.space, self.settings = folder, space, settings
-        self.trials = settings.trials_of(space)
+    def __init__(self, folder: Path, base: RunConfig, space: Space, config: SweepConfig) -> None:
+        self.folder, self.space, self.config = folder, space, config
+        self.base = replace(base, read_test=False)  # a search must not see it
+        self.trials = config.trials_of(space)
         if set("?{}") & set(str(folder)):  # which a database's address cannot hold
             raise ConfigError(f"Expected a study folder without '?', '{{', '}}' (got '{folder}').")
         self._optuna = load_optuna()
         folder.mkdir(parents=True, exist_ok=True)
-        # Others may be writing: wait rather than give up.
+        # A tool of Optuna's may be reading: wait rather than give up.
         storage = self._optuna.storages.RDBStorage(
             f"sqlite:///{folder / 'study.db'}", engine_kwargs={"connect_args": {"timeout": 120}}
         )
         self._study = self._optuna.create_study(
             storage=storage, study_name="sweep", direction="maximize", load_if_exists=True
         )
+        self._training: dict[str, list[Any]] = {}  # by folder; several where a point came twice
 
-    def prepare(self) -> None:
-        """Take back the trials of dead processes and queue a grid's points.
-
-        Only for a process that knows that no other is at work on the study.
-        """
-        for trial in self._all_trials():
-            if trial.state.name == "RUNNING":
-                self._take_back(trial)
-        if self.settings.sampler != "grid":
-            return
-        there = [trial.user_attrs.get("point") for trial in self._all_trials()]
-        for point in islice(self.space.points(), self.trials):
-            if point not in there:
-                self._queue(point)
-
-    def work(
+    def run(
         self,
-        subject: Subject,
+        trainer: TrialTrainer,
         *,
+        executor: Executor | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         on_trial: Callable[[], None] = lambda: None,
     ) -> None:
-        """Train trials until there are enough.
+        """Train trials until there are enough, those that were under way first.
 
         Args:
-            subject: What to train on.
+            trainer: Trains a trial.
+            executor: Where; in this process if not said.
             should_stop: Asked after every epoch and between trials.
             on_trial: Told that a trial ended.
 
         Raises:
-            StoppedError: If ``should_stop`` said so; the trial goes on when the study does.
-            DataError: If something is wrong that no other settings would mend.
+            StoppedError: If ``should_stop`` said so; trials under way go on when the study does.
+            DataError: If something is wrong that no other options would mend.
         """
-        self.write_reports(subject)
-        while (trial := self._take(should_stop)) is not None:
-            self._run(trial, subject, should_stop)
-            self.write_reports(subject)
-            on_trial()
+        self._prepare()
+        self.write_reports()
+        self._training.clear()
+        ended: list[GeofError] = []  # what ends the search rather than a trial
+        outcomes = (executor or InProcess()).run(
+            trainer, self._wanted(on_trial), should_stop=lambda: bool(ended) or should_stop()
+        )
+        with closing(outcomes):
+            for trial, outcome in outcomes:
+                if isinstance(outcome.error, DataError | StoppedError):
+                    ended.append(outcome.error)
+                    continue
+                for drawn in self._training.pop(trial.folder.name):
+                    self._tell(drawn, outcome)
+                    on_trial()
+        self._raise_what_ended(ended)
 
     def finished(self) -> list[Finished]:
         """Return the trials that ended, in the order in which they did."""
         ended = [t for t in self._counted() if t.state.name in ("COMPLETE", "FAIL")]
         return [self._finished(t) for t in sorted(ended, key=lambda t: t.datetime_complete)]
 
-    def write_reports(self, subject: Subject) -> None:
+    def write_reports(self) -> None:
         """Write ``summary.csv`` and, when there is a best trial, ``best.yaml``."""
-        with self._one_at_a_time():
-            finished = self.finished()
-            write_atomically(self.folder / "summary.csv", self._table(finished).encode())
-            best = best_of(finished)
-            if best is not None:
-                title = (
-                    f"# Trial {best.number} of summary.csv: validation {best.validation} %, the "
-                    f"mean of splits {', '.join(self.settings.splits)}"
-                )
-                plan = subject.plan(best.values, self.settings.splits[0])
-                text = f"{title}\n{subject.settings(plan)}"
-                write_atomically(self.folder / "best.yaml", text.encode())
+        finished = self.finished()
+        write_atomically(self.folder / "summary.csv", self._table(finished).encode())
+        best = best_of(finished)
+        if best is not None:
+            title = (
+                f"# Trial {best.number} of summary.csv: validation {best.validation} %, the mean "
+                f"of splits {', '.join(self.config.splits)}"
+            )
+            config = laid_over(self.base, best.values, self.config.splits[0])
+            write_atomically(self.folder / "best.yaml", f"{title}\n{config.to_yaml()}".encode())
+
+    def _prepare(self) -> None:
+        """Take back the trials of dead processes and queue a grid's points."""
+        for trial in self._all_trials():
+            if trial.state.name == "RUNNING":
+                self._take_back(trial)
+        if self.config.sampler != "grid":
+            return
+        there = [trial.user_attrs.get("point") for trial in self._all_trials()]
+        for point in islice(self.space.points(), self.trials):
+            if point not in there:
+                self._queue(point)
 
     def _all_trials(self) -> list[Any]:
         trials: list[Any] = self._study.get_trials(deepcopy=False)
@@ -274,71 +296,73 @@ class Sweep:
     def _queue(self, point: Mapping[str, Any], **about: Any) -> None:
         self._study.enqueue_trial(dict(point), user_attrs={"point": dict(point), **about})
 
-    def _take(self, should_stop: Callable[[], bool]) -> Any:
+    def _wanted(self, on_trial: Callable[[], None]) -> Iterator[Trial]:
+        """Draw trials, and yield those that need training; others are told at once."""
+        while (drawn := self._draw()) is not None:
+            try:
+                values = self.space.values(drawn.params)
+                runs = tuple(laid_over(self.base, values, split) for split in self.config.splits)
+            except ConfigError as error:
+                self._tell(drawn, Outcome(error=error))
+                on_trial()
+                continue
+            name = _hash_of(runs[0])
+            drawn.set_user_attr("folder", name)
+            known = next((trial for trial in self.finished() if trial.folder == name), None)
+            if known is not None:
+                failure = None if known.error is None else GeofError(known.error)
+                self._tell(drawn, Outcome(dict(known.splits), failure))
+                on_trial()
+            elif name in self._training:
+                self._training[name].append(drawn)
+            else:
+                self._training[name] = [drawn]
+                yield Trial(self.folder / "trials" / name, runs)
+
+    def _draw(self) -> Any:
         """Return the next trial with its parameters, ``None`` if there are enough."""
-        with self._one_at_a_time():
-            states = [trial.state.name for trial in self._counted()]
-            begun = len(states) - states.count("WAITING")
-            if begun >= self.trials or (self.settings.sampler == "grid" and begun == len(states)):
-                return None
-            if should_stop():
-                raise StoppedError("Stopped between trials.")
-            self._study.sampler = self._sampler(begun)
-            return self._study.ask(
-                {key: d.distribution(self._optuna) for key, d in self.space.dimensions.items()}
-            )
+        states = [trial.state.name for trial in self._counted()]
+        begun = len(states) - states.count("WAITING")
+        if begun >= self.trials or (self.config.sampler == "grid" and begun == len(states)):
+            return None
+        self._study.sampler = self._sampler(begun)
+        return self._study.ask(
+            {key: d.distribution(self._optuna) for key, d in self.space.dimensions.items()}
+        )
 
     def _sampler(self, begun: int) -> Any:
         """Return a sampler whose draws depend on the seed and a trial's place alone."""
         samplers = self._optuna.samplers
-        seed = int(np.random.SeedSequence((self.settings.seed, begun)).generate_state(1)[0])
-        if self.settings.sampler != "tpe":
+        seed = int(np.random.SeedSequence((self.config.seed, begun)).generate_state(1)[0])
+        if self.config.sampler != "tpe":
             return samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():  # of arguments that are experimental in some versions
             warnings.simplefilter("ignore")
             return samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
-    def _run(self, trial: Any, subject: Subject, should_stop: Callable[[], bool]) -> None:
-        try:
-            scores = self._train(trial, subject, should_stop)
-            mean = math.fsum(scores.values()) / len(scores)
-            if not math.isfinite(mean):
-                raise NonFiniteError(f"Expected a finite validation metric (got {scores}).")
-        except (DataError, StoppedError):
-            raise  # not for want of good settings: the trial goes on when the study does
-        except Exception as error:  # whatever it is, a night's search goes on without this point
-            trial.set_user_attr("error", _one_line(error))
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+    def _tell(self, drawn: Any, outcome: Outcome[dict[str, float]]) -> None:
+        """Record a trial's end: whatever its error is, a night's search goes on without it."""
+        drawn.set_user_attr("seconds", outcome.seconds)
+        if outcome.error is not None:
+            drawn.set_user_attr("error", _one_line(outcome.error))
+            self._study.tell(drawn, state=self._optuna.trial.TrialState.FAIL)
         else:
-            trial.set_user_attr("splits", scores)
-            self._study.tell(trial, mean)
+            scores = outcome.value or {}
+            drawn.set_user_attr("splits", scores)
+            self._study.tell(drawn, math.fsum(scores.values()) / len(scores))
+        self.write_reports()
 
-    def _train(
-        self, trial: Any, subject: Subject, should_stop: Callable[[], bool]
-    ) -> dict[str, float]:
-        """Return the validation metric on every split."""
-        values, splits = self.space.values(trial.params), self.settings.splits
-        name = _hash_of(subject.plan(values, splits[0]))
-        trial.set_user_attr("folder", name)
-        folder = self.folder / "trials" / name
-        scores = {}
-        with _alone(folder, should_stop):
-            for known in self.finished():
-                if known.folder == name and known.error is not None:
-                    raise GeofError(known.error)
-            for split in splits:
-                plan = subject.plan(values, split)
-                run = subject.experiment(plan, subject.task(plan))
-                _, result = run_experiment(
-                    replace(run, read_test=False),  # a search must not see it
-                    out=folder / f"split-{split}",
-                    watch=Watch(should_stop=should_stop),
-                )
-                scores[split] = result.validation
-        return scores
+    def _raise_what_ended(self, ended: Sequence[GeofError]) -> None:
+        grave = [error for error in ended if not isinstance(error, StoppedError)]
+        if grave or len(ended) == 1:
+            raise (grave or ended)[0]
+        if ended:
+            raise StoppedError("Stopped; the state of every trial is saved.")
+        if len(self.finished()) < self.trials:
+            raise StoppedError("Stopped between trials.")
 
     def _finished(self, trial: Any) -> Finished:
-        attributes = trial.user_attrs
+        attributes, ended = trial.user_attrs, trial.datetime_complete
         failed = trial.state.name == "FAIL"
         return Finished(
             number=trial.number,
@@ -346,12 +370,12 @@ class Sweep:
             validation=None if failed else trial.value,
             splits=attributes.get("splits", {}),
             folder=attributes.get("folder", ""),
-            seconds=(trial.datetime_complete - trial.datetime_start).total_seconds(),
+            seconds=attributes.get("seconds", (ended - trial.datetime_start).total_seconds()),
             error=attributes["error"] if failed else None,
         )
 
     def _table(self, finished: Sequence[Finished]) -> str:
-        splits = self.settings.splits
+        splits = self.config.splits
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         names = [f"validation_split_{split}" for split in splits]
@@ -372,37 +396,11 @@ class Sweep:
             )
         return text.getvalue()
 
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        """Keep other processes from counting, drawing and reporting meanwhile."""
-        with FileLock(self.folder / ".study.lock"):
-            yield
 
-
-@contextmanager
-def _alone(folder: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Wait for another process that trains the same settings; its results serve both."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    while True:
-        try:
-            lock.acquire(timeout=0.5)
-            break
-        except Timeout:
-            if should_stop():
-                raise StoppedError(f"Stopped while another process works in '{folder}'.") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _task_key(plan: Plan) -> Any:
-    return plan.training.seed, plan.batches, plan.signature
-
-
-def _hash_of(plan: Plan) -> str:
-    return hashlib.sha256(as_json(plan.tree(), sort_keys=True).encode()).hexdigest()[:16]
+def _hash_of(config: RunConfig) -> str:
+    """Return a name for what decides a run, wherever its data are."""
+    plain = {key: value for key, value in config.to_dict().items() if key != "data"}
+    return hashlib.sha256(as_json(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _one_line(error: Exception) -> str:

@@ -1,95 +1,39 @@
-"""Run many jobs: one after another in this process, or several at once in processes of their own.
-
-An executor draws a job when there is room for it, not before, so that a job may depend on what
-came of earlier ones; outcomes arrive as jobs end. An exception, or the death of a process, is an
-outcome like any other: the executor goes on.
-"""
+"""Jobs in processes of their own: a small pool that loses no job and leaves no process behind."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import signal
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic
 
 from geof.errors import GeofError, StoppedError
-
-Job = TypeVar("Job")
-Value = TypeVar("Value")
-ShouldStop: TypeAlias = Callable[[], bool]
-Function: TypeAlias = Callable[[Job, ShouldStop], Value]
-"""What is done with a job. It is handed what tells whether to save and raise ``StoppedError``."""
+from geof.executor.interface import (
+    Function,
+    Job,
+    Outcome,
+    ShouldStop,
+    Value,
+    WorkerLostError,
+    until,
+)
+from geof.executor.worker import PULSE_SECONDS, READY, STOP, serve
 
 THREADS = "OMP_NUM_THREADS"
 
-_READY, _STOP = b"ready", b"stop"
 _POLL_SECONDS = 0.2
 """From one look at ``should_stop`` to the next."""
 
-_PULSE_SECONDS = 1.0
-"""From one look of a worker at whether its parent still lives to the next."""
-
 _PATIENCE_SECONDS = 10.0
 """What workers get to save and end before they are killed, when a run is broken off."""
-
-
-class WorkerLostError(GeofError):
-    """A worker process ended although it was not told to."""
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[Value]):
-    """What came of a job: a value, or the error that ended it."""
-
-    value: Value | None = None
-    error: Exception | None = None
-
-
-class Executor(Protocol):
-    """Runs jobs."""
-
-    def run(
-        self,
-        function: Function[Job, Value],
-        jobs: Iterable[Job],
-        *,
-        should_stop: ShouldStop = lambda: False,
-    ) -> Iterator[tuple[Job, Outcome[Value]]]:
-        """Yield every job with its outcome, in the order in which they end.
-
-        Args:
-            function: What to do with a job.
-            jobs: Drawn one by one, each when it can begin at once.
-            should_stop: When it says so, no further job is drawn and those that run are told to
-                save; their outcomes, ``StoppedError`` among them, are the last.
-        """
-        ...
-
-
-class InProcess:
-    """Runs jobs one after another in this process."""
-
-    def run(
-        self,
-        function: Function[Job, Value],
-        jobs: Iterable[Job],
-        *,
-        should_stop: ShouldStop = lambda: False,
-    ) -> Iterator[tuple[Job, Outcome[Value]]]:
-        """Yield every job with its outcome. See :class:`Executor`."""
-        for job in until(jobs, should_stop):
-            yield job, attempt(function, job, should_stop)
 
 
 @dataclass(frozen=True)
@@ -127,7 +71,7 @@ class Processes:
         jobs: Iterable[Job],
         *,
         should_stop: ShouldStop = lambda: False,
-    ) -> Iterator[tuple[Job, Outcome[Value]]]:
+    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
         """Yield every job with its outcome. See :class:`Executor`."""
         pool: _Pool[Job, Value] = _Pool(self, pickle.dumps(function))
         drawn = until(jobs, should_stop)
@@ -150,25 +94,6 @@ class Processes:
             raise
         finally:
             pool.close(patience)
-
-
-def until(jobs: Iterable[Job], should_stop: ShouldStop) -> Iterator[Job]:
-    """Yield jobs until ``should_stop``, which is asked before each is drawn."""
-    drawn = iter(jobs)
-    while not should_stop():
-        try:
-            job = next(drawn)
-        except StopIteration:
-            return
-        yield job
-
-
-def attempt(function: Function[Job, Value], job: Job, should_stop: ShouldStop) -> Outcome[Value]:
-    """Return a job's outcome, whatever it raises."""
-    try:
-        return Outcome(function(job, should_stop))
-    except Exception as error:
-        return Outcome(error=error)
 
 
 def cores() -> int:
@@ -238,7 +163,7 @@ class _Pool(Generic[Job, Value]):
         if not self.told_to_stop:
             self.told_to_stop = True
             for worker in self.workers:
-                worker.send(_STOP)
+                worker.send(STOP)
         while self.lost:
             self.done.append((self.lost.popleft().job, _stopped()))
 
@@ -265,7 +190,7 @@ class _Pool(Generic[Job, Value]):
         try:
             while worker.connection.poll():
                 message = worker.connection.recv_bytes()
-                if message == _READY:
+                if message == READY:
                     worker.ready = True
                 elif worker.task is not None:
                     self.done.append((worker.task.job, _loaded(message)))
@@ -311,7 +236,7 @@ class _Pool(Generic[Job, Value]):
         """Forget a worker; return how it ended."""
         self.workers.remove(worker)
         worker.connection.close()
-        worker.end(_PULSE_SECONDS)
+        worker.end(PULSE_SECONDS)
         return _ending(worker.process.exitcode)
 
 
@@ -326,7 +251,7 @@ class _Worker(Generic[Job]):
         self.connection, theirs = context.Pipe()
         log = None if how.log is None else how.log / f"{number}.log"
         self.process = context.Process(
-            target=_serve, args=(theirs, os.getpid(), log), name=f"geof-{number}", daemon=True
+            target=serve, args=(theirs, os.getpid(), log), name=f"geof-{number}", daemon=True
         )
         with _environment(how.share), _signals_blocked():
             self.process.start()
@@ -355,88 +280,6 @@ class _Worker(Generic[Job]):
             self.process.join()
 
 
-def _serve(connection: Connection, parent: int, log: Path | None) -> None:
-    """Be a worker: do jobs until there are no more, or until told to stop."""
-    asked_to_end: list[int] = []
-    stop = threading.Event()
-    inbox: SimpleQueue[bytes | None] = SimpleQueue()
-
-    def end(number: int, frame: Any) -> None:
-        asked_to_end.append(number)
-        stop.set()
-        inbox.put(None)
-
-    if hasattr(os, "setsid"):
-        os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, end)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
-    if log is not None:
-        _print_to(log)
-    threading.Thread(target=_receive, args=(connection, parent, inbox, stop), daemon=True).start()
-    first = inbox.get()
-    if first is None:
-        return
-    function: Function[Any, Any] = pickle.loads(first)  # from this worker's own parent
-    _answer(connection, _READY)
-    while (payload := inbox.get()) is not None:
-        outcome = _attempt_pickled(function, payload, stop.is_set)
-        if asked_to_end and isinstance(outcome.error, StoppedError):
-            sys.exit(128 + asked_to_end[0])  # somebody else is to go on with the job
-        _answer(connection, _dumped(outcome))
-
-
-def _attempt_pickled(
-    function: Function[Any, Any], payload: bytes, should_stop: ShouldStop
-) -> Outcome[Any]:
-    try:
-        job = pickle.loads(payload)
-    except Exception as error:
-        return Outcome(error=error)
-    return attempt(function, job, should_stop)
-
-
-def _receive(
-    connection: Connection, parent: int, inbox: SimpleQueue[bytes | None], stop: threading.Event
-) -> None:
-    """Pass on what the parent sends; stop when it is gone."""
-    try:
-        while True:
-            while not connection.poll(_PULSE_SECONDS):
-                if os.getppid() != parent:  # its end may live on in a process it forked
-                    return
-            message = connection.recv_bytes()
-            if message == _STOP:
-                stop.set()
-            else:
-                inbox.put(message)
-    except (EOFError, OSError):
-        return
-    finally:
-        stop.set()
-        inbox.put(None)
-
-
-def _answer(connection: Connection, message: bytes) -> None:
-    try:
-        connection.send_bytes(message)
-    except OSError:  # nobody listens any more
-        sys.exit(0)
-
-
-def _dumped(outcome: Outcome[Any]) -> bytes:
-    """Pickle an outcome; one that cannot be is told in words."""
-    try:
-        message = pickle.dumps(outcome)
-        if outcome.error is not None:
-            pickle.loads(message)  # an exception may be written and not read
-    except Exception as error:
-        what = outcome.error if outcome.error is not None else error
-        message = pickle.dumps(Outcome(error=GeofError(f"{type(what).__name__}: {what}")))
-    return message
-
-
 def _loaded(message: bytes) -> Outcome[Any]:
     try:
         outcome: Outcome[Any] = pickle.loads(message)  # from this process's own worker
@@ -453,14 +296,6 @@ def _ending(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
-
-
-def _print_to(path: Path) -> None:
-    """Send what this process prints to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
 
 
 @contextmanager

@@ -1,0 +1,86 @@
+"""What runs jobs, and the plainest way to: one after another in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from geof.errors import GeofError
+
+Job = TypeVar("Job")
+Value = TypeVar("Value")
+ShouldStop: TypeAlias = Callable[[], bool]
+Function: TypeAlias = Callable[[Job, ShouldStop], Value]
+"""What is done with a job. It is handed what tells whether to save and raise ``StoppedError``."""
+
+
+class WorkerLostError(GeofError):
+    """A worker process ended although it was not told to."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Value]):
+    """What came of a job: a value, or the error that ended it, and how long it took."""
+
+    value: Value | None = None
+    error: Exception | None = None
+    seconds: float = field(default=0.0, compare=False)
+
+
+class Executor(Protocol):
+    """Runs jobs."""
+
+    def run(
+        self,
+        function: Function[Job, Value],
+        jobs: Iterable[Job],
+        *,
+        should_stop: ShouldStop = lambda: False,
+    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        """Yield every job with its outcome, in the order in which they end.
+
+        Args:
+            function: What to do with a job.
+            jobs: Drawn one by one, each when it can begin at once.
+            should_stop: When it says so, no further job is drawn and those that run are told to
+                save; their outcomes, ``StoppedError`` among them, are the last.
+        """
+        ...
+
+
+class InProcess:
+    """Runs jobs one after another in this process."""
+
+    def run(
+        self,
+        function: Function[Job, Value],
+        jobs: Iterable[Job],
+        *,
+        should_stop: ShouldStop = lambda: False,
+    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        """Yield every job with its outcome. See :class:`Executor`."""
+        for job in until(jobs, should_stop):
+            yield job, attempt(function, job, should_stop)
+
+
+def until(jobs: Iterable[Job], should_stop: ShouldStop) -> Iterator[Job]:
+    """Yield jobs until ``should_stop``, which is asked before each is drawn."""
+    drawn = iter(jobs)
+    while not should_stop():
+        try:
+            job = next(drawn)
+        except StopIteration:
+            return
+        yield job
+
+
+def attempt(function: Function[Job, Value], job: Job, should_stop: ShouldStop) -> Outcome[Value]:
+    """Return a job's outcome, whatever it raises."""
+    began = time.perf_counter()
+    try:
+        value = function(job, should_stop)
+    except Exception as error:
+        return Outcome(error=error, seconds=time.perf_counter() - began)
+    return Outcome(value, seconds=time.perf_counter() - began)
