@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,16 @@ def canary_file(method: str) -> Path:
 def stored_canaries(method: str) -> dict[str, Any]:
     """Return the stored numbers of a method, ``revision`` and ``canaries``; empty if none are."""
     path = canary_file(method)
-    found = read_json(path, "stored canaries").get(method) if path.is_file() else None
-    return dict(found or {})
+    if not path.is_file():
+        return {}
+    return dict(_read_stored(path, path.stat().st_mtime_ns).get(method) or {})
+
+
+@lru_cache(maxsize=4)
+def _read_stored(path: Path, changed: int) -> dict[str, Any]:
+    """Return a file of canaries, read once as long as it stays as it is."""
+    content: dict[str, Any] = read_json(path, "stored canaries")
+    return content
 
 
 def vouched_revision(method: str, task: str) -> int | None:

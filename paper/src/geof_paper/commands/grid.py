@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geof.cli.arguments import positive
+from geof_paper.commands.folders import results_folder
 
 if TYPE_CHECKING:
     from geof_paper.grid.grid import Grid
@@ -37,7 +38,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--retry-failed", action="store_true", help="try failed cells again")
     parser.add_argument("--work", type=Path, default=Path("runs/results"), help="for run folders")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="for results files")
+    parser.add_argument("--results", type=Path, default=results_folder(), help="for results files")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
 
 

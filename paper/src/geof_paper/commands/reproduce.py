@@ -10,7 +10,7 @@ from geof.errors import ConfigError
 from geof_paper.commands.grid import add_grid_arguments, is_worker, names, run_grid, say_missing
 
 if TYPE_CHECKING:
-    from geof_paper.render.exhibits import Exhibit, Request
+    from geof_paper.render.study_tables import StudyRuns, StudyTable
 
 TRAINED = (
     *("node-link", "graph", "ablation", "sensitivity", "depth", "stability"),
@@ -30,12 +30,15 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "Interrupted or killed, the same command goes on.",
     )
     parser.add_argument("name", choices=(*TRAINED, *COMPUTED, PAGE), metavar="NAME", help=_listed())
-    parser.add_argument("--models", type=names, help="lines of the table (default: all)")
+    parser.add_argument(
+        *("--methods", "--models"), type=names, help="rows of the table (default: all)"
+    )
     parser.add_argument(
         "--preset", choices=("tuned", "paper"), default="tuned", help="GeoF's (default: tuned)"
     )
     add_grid_arguments(parser)
     parser.add_argument("--no-run", action="store_true", help="show what is recorded, run nothing")
+    parser.add_argument("--no-figures", action="store_true", help="write tables only")
     parser.add_argument("--out", type=Path, default=Path("reproduced"), help="for what is written")
     parser.add_argument(
         "--from",
@@ -48,7 +51,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "--bench",
         type=Path,
         default=Path("benchmarks/results/methods.json"),
-        help="efficiency: what 'geof bench --models paper --json' wrote",
+        help="efficiency: what 'geof bench --methods paper --json' wrote",
     )
     parser.add_argument(
         "--page", type=Path, default=Path("docs/reproduced.md"), help="page: the file to write"
@@ -60,44 +63,43 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is missing, write the exhibits, say where."""
+    """Run what is missing, write the tables and figures, say where."""
     if options.name == PAGE:
         return _write_page(options)
     if options.name in COMPUTED:
         _write(options, _computed(options))
         return 0
-    request = _request(options)
-    failed = 0 if options.no_run else run_grid(options, request.grid)
+    runs = _study_runs(options)
+    failed = 0 if options.no_run else run_grid(options, runs.grid)
     if is_worker():
         return 1 if failed else 0
-    from geof_paper.render.studies import exhibits
+    from geof_paper.render.studies import study_tables
 
     if not options.no_run:
-        request.grid.record()
-    _write(options, exhibits(request))
-    say_missing(request.grid)
+        runs.grid.record()
+    _write(options, study_tables(runs))
+    say_missing(runs.grid)
     return 1 if failed else 0
 
 
-def _request(options: argparse.Namespace) -> Request:
+def _study_runs(options: argparse.Namespace) -> StudyRuns:
     from geof_paper.grid.grid import Grid, order
     from geof_paper.grid.records import ALL_SPLITS
-    from geof_paper.render.exhibits import Request
-    from geof_paper.studies.declared import STUDIES, choose_lines, choose_settings
+    from geof_paper.render.study_tables import StudyRuns
+    from geof_paper.studies.declared import STUDIES, choose_benchmarks, choose_variants
 
     study = STUDIES[options.name]
-    lines = choose_lines(study, options.models)
-    settings = choose_settings(study, options.datasets)
-    rows = [study.row(line, setting, options.preset) for setting in settings for line in lines]
+    variants = choose_variants(study, options.methods)
+    benchmarks = choose_benchmarks(study, options.datasets)
+    # Impossible options are told at once.
+    rows = [study.row(variant, b, options.preset) for b in benchmarks for variant in variants]
     splits = tuple(options.splits or ALL_SPLITS[: study.splits])
-    for row in rows:
-        row.plan("0")  # impossible settings are told at once
     cells = order(list(dict.fromkeys(rows)), splits)
     grid = Grid(cells, options.work, options.results, study.measure)
-    return Request(study, lines, settings, options.preset, splits, grid, options.data_root)
+    return StudyRuns(study, variants, benchmarks, options.preset, splits, grid, options.data_root)
 
 
-def _computed(options: argparse.Namespace) -> list[Exhibit]:
+def _computed(options: argparse.Namespace) -> list[StudyTable]:
     if options.name == "efficiency":
         from geof_paper.render.efficiency import efficiency
 
@@ -106,29 +108,26 @@ def _computed(options: argparse.Namespace) -> list[Exhibit]:
 
     if options.source == "paper":
         return [aggregate_paper()]
-    return [aggregate_results(options.results, options.preset, options.models)]
+    return [aggregate_results(options.results, options.preset, options.methods)]
 
 
-def _write(options: argparse.Namespace, made: list[Exhibit]) -> None:
+def _write(options: argparse.Namespace, made: list[StudyTable]) -> None:
     if not made:
-        raise ConfigError("Expected a part of the study to show (got none). Name other lines.")
-    for exhibit in made:
-        folder = exhibit.write(options.out)
-        print(f"{exhibit.title}: {folder}")
-        print(exhibit.table.markdown())
-        if exhibit.text:
-            print(exhibit.text)
+        raise ConfigError("Expected a part of the study to show (got none). Name other rows.")
+    for table in made:
+        print(*table.write(options.out, figures=not options.no_figures), sep="\n")
 
 
 def _write_page(options: argparse.Namespace) -> int:
-    """Write one Markdown page of what is in the folder of exhibits."""
+    """Write one Markdown page of what is in the folder of tables."""
     from geof.io import write_atomically
-    from geof_paper.render.markdown_page import markdown_page
+    from geof_paper.render.markdown_page import copy_figures, markdown_page
 
     remarks = options.remarks.read_text() if options.remarks.exists() else ""
+    said = copy_figures(options.out, options.page)
     text = markdown_page(options.out, options.page, remarks)
     write_atomically(options.page, text.encode())
-    print(options.page)
+    print(*said, options.page, sep="\n")
     return 0
 
 

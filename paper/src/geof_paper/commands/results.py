@@ -64,7 +64,7 @@ def _add_run(actions: argparse._SubParsersAction[Any]) -> None:
     )
     add_grid_arguments(run)
     run.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="changes of the preset")
-    run.words = "changes"  # type: ignore[attr-defined]
+    run.words = "changes"
     run.set_defaults(run=run_cells)
 
 

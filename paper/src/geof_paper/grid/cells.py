@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
 from geof.methods.interface import TaskKind
+from geof.methods.registry import get_method
 from geof.training.config import RENAMED, RUN_KEYS, RunConfig
 from geof.yaml_files import parse_words
 from geof_paper.studies.compared import COMPARED
@@ -78,6 +79,11 @@ class Row:
         )
         return replace(parsed, read_test=self.reads_test)
 
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The options in force that differ from the defaults of the code."""
+        return changed_options(self.config("0"))
+
     @property
     def name(self) -> str:
         """A short name that is good for a file."""
@@ -113,7 +119,7 @@ class Cell:
     @property
     def revision(self) -> int:
         """The revision of the method that trains it."""
-        return self.config.revision
+        return get_method(self.row.method).revision
 
     def folder(self, work: Path) -> Path:
         """Return the run folder: another one as soon as an option or the revision differs."""
@@ -121,7 +127,7 @@ class Cell:
 
     @cached_property
     def _digest(self) -> str:
-        parts = [self.revision, self.row.reads_test, changed_options(self.config)]
+        parts = [self.revision, self.row.reads_test, self.row.options]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -132,13 +138,19 @@ def changed_options(config: RunConfig) -> dict[str, Any]:
     again. An option that is added to the code later, with a default that changes nothing, does not
     make another run of it; a default that changes numbers moves the method's canaries.
     """
-    bare = RunConfig.parse({"method": config.method, "task": config.task, "preset": "none"})
-    found = json.loads(json.dumps(_difference(_options(config), _options(bare))))
+    usual = _defaults(config.method, config.task, get_method(config.method).build)
+    found = json.loads(json.dumps(_difference(_options(config), usual)))
     assert isinstance(found, dict)
     return found
 
 
-def config_of(method: str, task: str, dataset: str, options: dict[str, Any]) -> RunConfig:
+@lru_cache
+def _defaults(method: str, task: TaskKind, build: object) -> dict[str, Any]:
+    """Return the options of a method when nothing is chosen; another one may take its name."""
+    return _options(RunConfig.parse({"method": method, "task": task, "preset": "none"}))
+
+
+def config_of(method: str, task: str, dataset: str, options: Mapping[str, Any]) -> RunConfig:
     """Return the config that :func:`changed_options` was told of, apart from preset and split."""
     about = {"method": method, "task": task, "preset": "none", "data": {"dataset": dataset}}
     return RunConfig.parse(about, options)
@@ -174,14 +186,14 @@ def choose_rows(
 
 
 def _options(config: RunConfig) -> dict[str, Any]:
-    """Return what is chosen, apart from method, task, data and split."""
-    tree = config.tree()
-    return {key: tree[key] for key in tree if key not in (*RUN_KEYS, "data") or key == "folds"}
+    """Return what is chosen, apart from method, task, preset, data and split."""
+    given = {*RUN_KEYS, "data"} - {"folds"}
+    return {key: value for key, value in config.tree().items() if key not in given}
 
 
 def _difference(given: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
     """Return what differs from the usual values, an option that is off and usually on included."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in given.items():
         below = usual.get(key)
         if isinstance(value, dict):

@@ -119,10 +119,10 @@ class Grid:
 
     def missing(self) -> list[Missing]:
         """Return what is not finished, row by row."""
-        open_cells: dict[Row, list[Cell]] = {}
+        open_cells: dict[Row, list[Cell]] = {row: [] for row in self.rows}
         for cell in self.cells:
             if not self.is_finished(cell):
-                open_cells.setdefault(cell.row, []).append(cell)
+                open_cells[cell.row].append(cell)
         return [
             Missing(
                 row,
@@ -131,6 +131,7 @@ class Grid:
                 tuple((c.split, why) for c in cells if (why := self.failure(c)) is not None),
             )
             for row, cells in open_cells.items()
+            if cells
         ]
 
     def failure(self, cell: Cell) -> str | None:

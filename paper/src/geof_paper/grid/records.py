@@ -8,7 +8,7 @@ preset says something else by now. Stale runs stay, are shown as such, and are r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import groupby
@@ -24,7 +24,7 @@ from geof.methods.interface import TaskKind
 from geof.methods.registry import get_method
 from geof.training.canary import vouched_revision
 from geof.training.run_folder import read_config, read_result
-from geof_paper.grid.cells import Cell, Row, changed_options
+from geof_paper.grid.cells import Cell, Row
 from geof_paper.studies.statistics import MeanAndDeviation, mean_and_deviation
 
 ALL_SPLITS = tuple(map(str, range(10)))
@@ -36,8 +36,8 @@ FAILURE = "failure.json"
 MEASURED = "measures"
 """The folder, in a run's, of what was measured on its network."""
 
-Key: TypeAlias = tuple[str, str, str, tuple[str, ...], bool, int]
-"""There is one run of each: dataset, method, preset, changes, whether test is read, and split."""
+RowKey: TypeAlias = tuple[str, str, str, tuple[str, ...], bool]
+"""What a row is found by within a task; the name of its study is for the record only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ def recorded(row: Row, results: Path) -> Record | None:
     if not runs:
         return None
     record = _record(row, runs)
-    return record if record.first.options == _present_options(row) else None
+    return record if record.first.options == row.options else None
 
 
 def recorded_run(cell: Cell, results: Path, content_hash: str | None = None) -> RecordedRun | None:
@@ -243,7 +243,7 @@ def recorded_run(cell: Cell, results: Path, content_hash: str | None = None) -> 
 
 def failed_splits(row: Row, results: Path) -> list[str]:
     """Return the splits of a row that are recorded as failed with the options it has today."""
-    options = _present_options(row)
+    options = row.options
     runs = [run for run in _runs_of(row, results) if isinstance(run, FailedRun)]
     return [run.split for run in runs if run.options == options]
 
@@ -275,7 +275,7 @@ class _Present(NamedTuple):
 def _present(row: Row) -> _Present | str:
     """Return what a row is today, or why nothing vouches for runs of it."""
     try:
-        options = _present_options(row)
+        options = row.options
     except ConfigError as error:
         return str(error)
     revision = get_method(row.method).revision
@@ -296,10 +296,6 @@ def _stale_reason(run: RecordedRun, present: _Present | str) -> str | None:
     return None
 
 
-def _present_options(row: Row) -> dict[str, Any]:
-    return changed_options(row.config(ALL_SPLITS[0]))
-
-
 def _record(row: Row, runs: Sequence[RecordedRun]) -> Record:
     """Return the runs made with the present options, or else those that share the first one's."""
     present = _present(row)
@@ -311,18 +307,21 @@ def _record(row: Row, runs: Sequence[RecordedRun]) -> Record:
     return Record(row, chosen, {run.split: why for run, why in reasons if why is not None})
 
 
-def _key(run: AnyRun) -> Key:
-    """Return what a run is found by; the study's name is for the record only."""
-    row = run.row
-    return row.dataset, row.method, row.preset, row.changes, row.reads_test, int(run.split)
+def _row_key(row: Row) -> RowKey:
+    return row.dataset, row.method, row.preset, row.changes, row.reads_test
+
+
+def _key(run: AnyRun) -> tuple[RowKey, int]:
+    """Return what there is one run of in a file, and its place there."""
+    return _row_key(run.row), int(run.split)
 
 
 def _run_of(cell: Cell, work: Path) -> AnyRun | None:
     """Return the run in a cell's folder, ``None`` if it has neither ended nor failed."""
     folder = cell.folder(work)
     result = read_result(folder) if folder.is_dir() else None
-    options = changed_options(cell.config)
-    about = {"row": cell.row, "split": cell.split, "revision": cell.revision, "options": options}
+    about: dict[str, Any] = {"row": cell.row, "split": cell.split, "revision": cell.revision}
+    about["options"] = cell.row.options
     if result is None:
         path = folder / FAILURE
         if not path.is_file():
@@ -347,7 +346,7 @@ def _write(path: Path, runs: Sequence[AnyRun]) -> None:
     """Put runs into a file in its one order, whoever else writes at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock")):
-        before = {_key(run): run for run in _read(path)}
+        before = {_key(run): run for runs in _read(path).values() for run in runs}
         lines = dict(before)
         for run in runs:
             there = before.get(_key(run))
@@ -389,35 +388,37 @@ def _from_line(text: str) -> AnyRun:
     return (FailedRun if "failure" in values else RecordedRun)(row=row, **values)
 
 
-def _runs_of(row: Row, results: Path) -> Iterator[AnyRun]:
-    same = (row.dataset, row.method, row.preset, row.changes, row.reads_test)
-    return (run for run in _read(results_file(results, row.task)) if _key(run)[:-1] == same)
+def _runs_of(row: Row, results: Path) -> list[AnyRun]:
+    return _read(results_file(results, row.task)).get(_row_key(row), [])
 
 
 def _read_all(results: Path) -> list[AnyRun]:
-    return [run for task in get_args(TaskKind) for run in _read(results_file(results, task))]
+    files = [results_file(results, task) for task in get_args(TaskKind)]
+    return [run for path in files for runs in _read(path).values() for run in runs]
 
 
-def _read(path: Path) -> tuple[AnyRun, ...]:
+def _read(path: Path) -> Mapping[RowKey, list[AnyRun]]:
+    """Return the runs in a file by row."""
     if not path.is_file():
-        return ()
+        return {}
     about = path.stat()
     return _parsed(path, about.st_mtime_ns, about.st_ino, about.st_size)
 
 
 @lru_cache(maxsize=8)
-def _parsed(path: Path, *state: int) -> tuple[AnyRun, ...]:
-    """Return a file's runs, read once as long as it stays as it is."""
-    runs = []
+def _parsed(path: Path, *state: int) -> Mapping[RowKey, list[AnyRun]]:
+    """Return what is in a file, read once as long as it stays as it is."""
+    found: dict[RowKey, list[AnyRun]] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            runs.append(_from_line(line))
+            run = _from_line(line)
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"Expected a recorded run in line {number} of '{path}' ({error}). Take the line "
                 "out, or the file from the repository."
             ) from error
-    return tuple(runs)
+        found.setdefault(_row_key(run.row), []).append(run)
+    return found
 
 
 Value = TypeVar("Value")

@@ -1,16 +1,16 @@
-"""Averages, ranks and tests over all settings, from our rows or from the paper's own tables."""
+"""Averages, ranks and tests over all benchmarks, from our runs or from the paper's own tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from geof_paper.grid.cells import SETTINGS, Row
+from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
 from geof_paper.grid.records import recorded
 from geof_paper.render import figures
-from geof_paper.render.exhibits import Exhibit
+from geof_paper.render.study_tables import StudyTable
 from geof_paper.render.tables import Better, Cell, Table
 from geof_paper.render.tables import Row as TableRow
 from geof_paper.studies.compared import COMPARED, Compared
@@ -26,62 +26,63 @@ BETTER: tuple[Better, ...] = (
 _PRINTED = ("node", "link", "graph", "overall", "rank", "gain", "p_holm")
 
 
-def aggregate_paper() -> Exhibit:
+def aggregate_paper() -> StudyTable:
     """Aggregate the paper's own Tables 1 and 2; its printed aggregates stand beside."""
     methods = list(paper_tables()["aggregate"])
-    scores = [[_mean(task, dataset, method) for method in methods] for task, dataset in SETTINGS]
-    return _exhibit("aggregate-paper", "The paper's own tables", methods, scores, "paper")
+    scores = [[_mean(benchmark, method) for method in methods] for benchmark in BENCHMARKS]
+    return _study_table("aggregate-paper", "The paper's own tables", methods, scores, "paper")
 
 
-def aggregate_results(results: Path, preset: str, methods: Sequence[str] | None) -> Exhibit:
-    """Aggregate recorded results over the settings all methods have.
+def aggregate_results(results: Path, preset: str, methods: Sequence[str] | None) -> StudyTable:
+    """Aggregate recorded runs over the benchmarks all methods have.
 
     Args:
         results: Where results files are.
         preset: Which of GeoF's presets stands for it.
-        methods: Encoders to compare; ``None`` for all of the paper's.
+        methods: What to compare it with; ``None`` for all of the paper's.
     """
     chosen = [
         m
         for m in COMPARED
         if m.printed is not None
-        and not m.encoder.endswith("-so")
-        and (m.encoder != "geof" or m.preset == preset)
-        and (methods is None or m.encoder in methods or m.encoder == "geof")
+        and not m.method.endswith("-so")
+        and (m.method != "geof" or m.preset == preset)
+        and (methods is None or m.method in methods or m.method == "geof")
     ]
     scores = [
-        [_recorded_mean(results, task, dataset, method) for method in chosen]
-        for task, dataset in SETTINGS
+        [_recorded_mean(results, benchmark, method) for method in chosen]
+        for benchmark in BENCHMARKS
     ]
     names = [str(method.printed) for method in chosen]
-    return _exhibit("aggregate", "Our recorded rows", names, scores, "results")
+    return _study_table("aggregate", "Our recorded rows", names, scores, "results")
 
 
-def _mean(task: str, dataset: str, method: str) -> float:
-    found = printed(task, dataset, method)
+def _mean(benchmark: Benchmark, method: str) -> float:
+    found = printed(*benchmark, method)
     assert found is not None  # the paper's tables are complete
     return found.mean
 
 
-def _recorded_mean(results: Path, task: Any, dataset: str, method: Compared) -> float:
-    record = recorded(Row(task, dataset, method.encoder, method.preset), results)
-    return float("nan") if record is None else float(record.summary["test_mean"])
+def _recorded_mean(results: Path, benchmark: Benchmark, compared: Compared) -> float:
+    record = recorded(Row(*benchmark, compared.method, compared.preset), results)
+    return float("nan") if record is None or record.test is None else record.test.mean
 
 
-def _exhibit(
+def _study_table(
     name: str, title: str, methods: Sequence[str], scores: list[list[float]], source: str
-) -> Exhibit:
-    groups = [task for task, _ in SETTINGS]
-    settings = [f"{dataset}/{task}" for task, dataset in SETTINGS]
-    found = aggregate(scores, methods, groups, REFERENCE, settings=settings)
+) -> StudyTable:
+    groups = [task for task, _ in BENCHMARKS]
+    benchmarks = [f"{dataset}/{task}" for task, dataset in BENCHMARKS]
+    found = aggregate(scores, methods, groups, REFERENCE, benchmarks=benchmarks)
     table = _table(title, found, as_printed=source == "paper")
     text = _text(found) + (f" {_agreement(table)}" if source == "paper" else "")
-    return Exhibit(
+    return StudyTable(
         name,
         f"Aggregate comparison: {title.lower()}",
         table,
         text=text,
-        figure=figures.critical_difference(
+        draw=partial(
+            figures.critical_difference,
             list(methods),
             [row.rank for row in found.rows],
             REFERENCE,

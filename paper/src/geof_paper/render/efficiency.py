@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from geof.errors import DataError
-from geof_paper.render.exhibits import Exhibit
+from geof.io import read_json
+from geof_paper.render.study_tables import StudyTable
 from geof_paper.render.tables import Cell, Row, Table
 from geof_paper.studies.printed import paper_tables
 
@@ -24,7 +24,7 @@ METHODS = {
 """The paper's names of what it measures, and ``geof bench``'s."""
 
 
-def efficiency(bench: Path) -> list[Exhibit]:
+def efficiency(bench: Path) -> list[StudyTable]:
     """Return the tables of time and of memory.
 
     Args:
@@ -53,29 +53,48 @@ def efficiency(bench: Path) -> list[Exhibit]:
         "missing": _missing(rows),
     }
     text = (
-        f"From '{bench}', which 'geof bench --models paper --json' wrote. The paper's numbers were "
-        "measured on an A100 graphics card, ours on a processor: compare ratios between methods, "
-        "not the numbers. An epoch of ogbg-molhiv is a fixed part of it, and the time is scaled to "
-        "all its graphs."
+        f"From '{bench}', which 'geof bench --methods paper --json' wrote. The paper's numbers "
+        "were measured on an A100 graphics card, ours on a processor: compare ratios between "
+        "methods, not the numbers. An epoch of ogbg-molhiv is a fixed part of it, and the time is "
+        "scaled to all its graphs."
     )
     return [
-        Exhibit("efficiency-time", time.title, time, text=text, **about),
-        Exhibit("efficiency-memory", memory.title, memory, text=text, **about),
+        StudyTable("efficiency-time", time.title, time, text=text, **about),
+        StudyTable("efficiency-memory", memory.title, memory, text=text, **about),
     ]
 
 
-def _table(title: str, rows: Sequence[dict[str, Any]], paper: Any, value: Any) -> Table:
-    lines = []
-    for name, model in METHODS.items():
-        cells = []
-        for dataset in DATASETS:
-            row = _row(rows, model, dataset)
-            ours = None if row is None else value(row)
-            failed = row is not None and row["status"] != "ok"
-            note = f"{row['status']}: {row['reason']}" if row is not None and failed else ""
-            cells.append(Cell(ours, paper=paper[name][dataset], note=note))
-        lines.append(Row(name, tuple(cells)))
-    return Table(title, DATASETS, tuple(lines), decimals=3, better="smaller")
+def _table(
+    title: str,
+    rows: Sequence[dict[str, Any]],
+    paper: Any,
+    value: Callable[[dict[str, Any]], float | None],
+) -> Table:
+    return Table(
+        title,
+        DATASETS,
+        tuple(
+            Row(
+                name,
+                tuple(
+                    _cell(_row(rows, method, dataset), paper[name][dataset], value)
+                    for dataset in DATASETS
+                ),
+            )
+            for name, method in METHODS.items()
+        ),
+        decimals=3,
+        better="smaller",
+    )
+
+
+def _cell(
+    row: dict[str, Any] | None, paper: float, value: Callable[[dict[str, Any]], float | None]
+) -> Cell:
+    if row is None:
+        return Cell(None, paper=paper)
+    note = "" if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
+    return Cell(value(row), paper=paper, note=note)
 
 
 def _seconds_of_all_graphs(row: dict[str, Any]) -> float | None:
@@ -83,31 +102,31 @@ def _seconds_of_all_graphs(row: dict[str, Any]) -> float | None:
     return None if seconds is None else seconds * row["graphs"] / row["graphs_per_epoch"]
 
 
-def _row(rows: Sequence[dict[str, Any]], model: str, dataset: str) -> dict[str, Any] | None:
-    """Return a model's row, the fastest where it has several backends."""
-    found = [row for row in rows if row["model"] == model and row["dataset"] == dataset]
+def _row(rows: Sequence[dict[str, Any]], method: str, dataset: str) -> dict[str, Any] | None:
+    """Return a method's row, the fastest where it has several backends."""
+    found = [row for row in rows if row["method"] == method and row["dataset"] == dataset]
     return min(found, key=lambda row: row["seconds_per_epoch"] or float("inf"), default=None)
 
 
 def _missing(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(
         f"{name} on {dataset}"
-        for name, model in METHODS.items()
+        for name, method in METHODS.items()
         for dataset in DATASETS
-        if _row(rows, model, dataset) is None
+        if _row(rows, method, dataset) is None
     )
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
+    command = f"Run: geof bench --methods paper --json {path}"
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text())
-        for row in rows:
-            row["model"], row["dataset"], row["status"], row["seconds_per_epoch"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        read = read_json(path, "what 'geof bench --json' writes", list)
+    except DataError as error:
+        raise DataError(f"{error} {command}") from error
+    rows = [{"method": row.get("model"), **row} for row in read]  # as it was called before
+    wanted = {"dataset", "status", "seconds_per_epoch"}
+    if not rows or any(wanted - row.keys() or row["method"] is None for row in rows):
         raise DataError(
-            f"Expected '{path}' to be what 'geof bench --json' writes ({error}). Run: geof bench "
-            f"--models paper --json {path}"
-        ) from error
-    if not rows:
-        raise DataError(f"Expected rows in '{path}' (got none).")
+            f"Expected rows with method, {', '.join(sorted(wanted))} in '{path}'. {command}"
+        )
     return rows

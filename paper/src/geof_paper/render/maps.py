@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,40 +13,46 @@ from geof.errors import DataError
 from geof.geometry import log_determinant
 from geof.training.predict import Run, stored_task
 from geof.training.tasks import NodeTask
-from geof_paper.grid.cells import Cell
-from geof_paper.render.clouds import ScatterPanel, scatter_panels
-from geof_paper.render.exhibits import Request
+from geof_paper.grid.cells import Benchmark, Cell
+from geof_paper.render.clouds import scatter_panels
 from geof_paper.render.figure_style import PAGE
-from geof_paper.studies.declared import Line, Setting
+from geof_paper.render.study_tables import StudyRuns
+from geof_paper.studies.declared import Variant
 from geof_paper.studies.measures import map_states
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEED = 0
+SHOWN = 600
+"""Nodes drawn at the most, a sample of all that were projected: a figure of more is heavy."""
 
 
-def map_figure(request: Request, setting: Setting) -> Figure | None:
-    """Draw each line's map of the first split, ``None`` if no run folder is here."""
-    panels: list[ScatterPanel] = []
+_Map: TypeAlias = tuple[str, NDArray[Any], list[str], NDArray[Any] | None]
+"""Title, place and class of every node, and its size, if it has one."""
+
+
+def map_figure(runs: StudyRuns, benchmark: Benchmark) -> Figure | None:
+    """Draw each variant's map of the first split, ``None`` if no run folder is here."""
+    panels: list[_Map] = []
     highlight = None
-    for line in request.lines:
-        pair = _open(request, line, setting)
+    for variant in runs.variants:
+        pair = _open(runs, variant, benchmark)
         if pair is not None:
-            panels.append(_flat(line, *pair))
+            panels.append(_flat(variant, *pair))
             highlight = _largest_class(pair[1])
     if not panels:
         return None
-    return scatter_panels(panels, width=PAGE, highlight=highlight)
+    return _scatter(panels, highlight=highlight)
 
 
-def correction_figure(request: Request, setting: Setting) -> Figure | None:
+def correction_figure(runs: StudyRuns, benchmark: Benchmark) -> Figure | None:
     r"""Draw GeoF's map with the correction off and on, ``None`` if the run folder is not here.
 
     One checkpoint, one projection of three dimensions, sizes :math:`\log\det L_i`.
     """
-    line = next((line for line in request.lines if line.encoder == "geof"), None)
-    pair = None if line is None else _open(request, line, setting)
+    variant = next((v for v in runs.variants if v.method == "geof"), None)
+    pair = None if variant is None else _open(runs, variant, benchmark)
     if pair is None:
         return None
     run, task = pair
@@ -60,18 +67,34 @@ def correction_figure(request: Request, setting: Setting) -> Figure | None:
     places = _tsne(np.concatenate(states), dimensions=3)
     halves = np.split(places, 2)
     titles = ("correction off", "correction on")
-    return scatter_panels(
+    return _scatter(
         [(t, xyz, names, size) for t, xyz, size in zip(titles, halves, sizes, strict=True)],
         shared_limits=True,
         size_label="log det L",
-        width=PAGE,
     )
 
 
-def _flat(line: Line, run: Run, task: NodeTask) -> ScatterPanel:
+def _scatter(panels: Sequence[_Map], **look: Any) -> Figure:
+    """Draw the same sample of nodes in every panel."""
+    count = len(panels[0][2])
+    chosen = np.arange(count)
+    if count > SHOWN:
+        chosen = np.sort(np.random.default_rng(SEED).choice(count, SHOWN, replace=False))
+        look["note"] = f"{SHOWN} of {count} nodes are drawn"
+    return scatter_panels(
+        [
+            (title, xy[chosen], [names[i] for i in chosen], None if s is None else s[chosen])
+            for title, xy, names, s in panels
+        ],
+        width=PAGE,
+        **look,
+    )
+
+
+def _flat(variant: Variant, run: Run, task: NodeTask) -> _Map:
     states, _ = map_states(run, task)
     chosen = task.data.graph.y >= 0
-    return line.label, _tsne(states[chosen].numpy(), dimensions=2), _class_names(task), None
+    return variant.label, _tsne(states[chosen].numpy(), dimensions=2), _class_names(task), None
 
 
 def _tsne(states: NDArray[Any], dimensions: int) -> NDArray[Any]:
@@ -91,13 +114,12 @@ def _largest_class(task: NodeTask) -> str:
     return str(task.data.class_names[int(labels[labels >= 0].bincount().argmax())])
 
 
-def _open(request: Request, line: Line, setting: Setting) -> tuple[Run, NodeTask] | None:
-    row = request.study.row(line, setting, request.preset)
-    folder = Cell(row, request.splits[0]).folder(request.grid.work)
+def _open(runs: StudyRuns, variant: Variant, benchmark: Benchmark) -> tuple[Run, NodeTask] | None:
+    folder = Cell(runs.row(variant, benchmark), runs.splits[0]).folder(runs.grid.work)
     if not (folder / "result.json").is_file():
         return None
     try:
-        data = load(setting[1], data_root=request.data_root)
+        data = load(benchmark[1], data_root=runs.data_root)
     except DataError:
         return None
     run = Run.open(folder)

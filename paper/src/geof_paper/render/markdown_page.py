@@ -1,58 +1,89 @@
-"""One Markdown page of all that was reproduced."""
+"""One Markdown page of all that was reproduced, with one light figure per study."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
 from typing import Any
 
 from geof.errors import DataError
+from geof.io import read_json
+from geof_paper.render.study_tables import FIGURE
 from geof_paper.render.tables import escape_markdown
 from geof_paper.studies.declared import STUDIES
 
 ORDER = ("aggregate", *STUDIES, "efficiency")
-"""Of the exhibits on the page, by how their names begin."""
+"""Of the studies on the page, by how the names of their tables begin."""
+
+HEAVIEST = 150_000
+"""Bytes a figure beside the page may have."""
 
 
 def markdown_page(folder: Path, page: Path, remarks: str = "") -> str:
-    """Return the page of the exhibits in a folder, with links to their figures.
+    """Return the page of the tables in a folder, with links to the figures beside the page.
 
     Args:
         folder: Where ``geof reproduce`` wrote them.
-        page: Where the page will be, for the links.
-        remarks: Text to put before the exhibits.
+        page: Where the page will be; its figures are in a folder of the same name.
+        remarks: Text to put before the tables.
 
     Raises:
-        DataError: If there is no exhibit, or one is damaged.
+        DataError: If there is no table, or one is damaged.
     """
-    places = sorted((p.parent for p in folder.glob("*/study.json")), key=_place)
-    if not places:
-        raise DataError(f"Expected exhibits of 'geof reproduce' in '{folder}' (got none).")
     parts = [
         "# Reproduced\n",
         "<!-- Written by `geof reproduce page`; edit the remarks instead. -->\n",
         *([remarks.strip() + "\n"] if remarks else []),
-        *(_section(place, page) for place in places),
+        *(_section(place, page) for place in _places(folder)),
     ]
     return "\n".join(parts)
 
 
-def _place(folder: Path) -> tuple[int, str]:
-    rank = next((i for i, name in enumerate(ORDER) if folder.name.startswith(name)), len(ORDER))
-    return rank, folder.name
+def copy_figures(folder: Path, page: Path) -> list[str]:
+    """Put the first figure of each study beside the page; return what is to be said of it.
+
+    One that cannot be drawn here stays as it was.
+    """
+    said, done = [], set()
+    for place in _places(folder):
+        study, figure = _rank(place), place / FIGURE
+        if study in done or not figure.is_file():
+            continue
+        done.add(study)
+        if figure.stat().st_size > HEAVIEST:
+            said.append(f"{figure} is left out: it has more than {HEAVIEST // 1000} kB.")
+            continue
+        target = _figure(place, page)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(figure, target)
+    return said
+
+
+def _places(folder: Path) -> list[Path]:
+    """Return the folders of the tables in their order on the page."""
+    places = sorted((p.parent for p in folder.glob("*/study.json")), key=lambda p: (_rank(p), p))
+    if not places:
+        raise DataError(f"Expected tables of 'geof reproduce' in '{folder}' (got none).")
+    return places
+
+
+def _rank(folder: Path) -> int:
+    return next((i for i, name in enumerate(ORDER) if folder.name.startswith(name)), len(ORDER))
+
+
+def _figure(folder: Path, page: Path) -> Path:
+    return page.with_suffix("") / f"{folder.name}.svg"
 
 
 def _section(folder: Path, page: Path) -> str:
     about = _read(folder)
+    title = escape_markdown(about["title"])
     table = (folder / "table.md").read_text().split("\n", 1)[1]  # its title is the section's
-    link = Path(os.path.relpath(folder, page.parent)).as_posix()
-    parts = [f"## {escape_markdown(about['title'])}\n", escape_markdown(about["text"]) + "\n"]
-    parts.append(table.strip() + "\n")
-    if (folder / "figure.svg").is_file():
-        parts.append(f"![{escape_markdown(about['title'])}]({link}/figure.svg)\n")
-    parts.append(f"`{about['command']}`; [the numbers]({link}/table.csv).\n")
+    parts = [f"## {title}\n", escape_markdown(about["text"]) + "\n", table.strip() + "\n"]
+    figure = _figure(folder, page)
+    if figure.is_file():
+        parts.append(f"![{title}]({figure.relative_to(page.parent).as_posix()})\n")
+    parts.append(f"`{about['command']}`\n")
     if about["missing"]:
         listed = "\n".join(f"- {escape_markdown(entry)}" for entry in about["missing"])
         count = len(about["missing"])
@@ -60,11 +91,10 @@ def _section(folder: Path, page: Path) -> str:
     return "\n".join(parts)
 
 
-def _read(folder: Path) -> Mapping[str, Any]:
-    try:
-        about: dict[str, Any] = json.loads((folder / "study.json").read_text())
-        for name in ("title", "text", "command", "missing"):
-            about[name]
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"Expected '{folder}' to be an exhibit ({error}).") from error
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / "study.json"
+    about: dict[str, Any] = read_json(path, "what 'geof reproduce' writes")
+    lacking = {"title", "text", "command", "missing"} - about.keys()
+    if lacking:
+        raise DataError(f"Expected {', '.join(sorted(lacking))} in '{path}'. Make it again.")
     return about

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from geof_paper.grid.cells import SETTINGS
-from geof_paper.grid.records import Record
+from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
+from geof_paper.grid.records import ALL_SPLITS, FailedRun, Record
 from geof_paper.studies.compared import COMPARED
 from geof_paper.studies.printed import Printed, printed
+from geof_paper.studies.statistics import MeanAndDeviation
 
 HEADINGS = {
     "node": "Node classification (accuracy)",
@@ -16,12 +18,15 @@ HEADINGS = {
 }
 
 
-def render_page(records: Sequence[Record], remarks: str = "") -> str:
+def render_page(
+    records: Sequence[Record], remarks: str = "", failures: Sequence[FailedRun] = ()
+) -> str:
     """Return the page as Markdown.
 
     Args:
         records: What was recorded.
         remarks: Text to put before the tables.
+        failures: Runs that did not come to their end.
     """
     parts = [
         "# Results\n",
@@ -29,126 +34,127 @@ def render_page(records: Sequence[Record], remarks: str = "") -> str:
     ]
     if remarks:
         parts.append(remarks.strip() + "\n")
-    plain = {_key(record): record for record in records if not record.row["changes"]}
+    plain = {record.row: record for record in records if not record.row.changes}
     for task, heading in HEADINGS.items():
-        datasets = [dataset for kind, dataset in SETTINGS if kind == task]
-        parts.append(f"## {heading}\n\n{_table(task, datasets, plain)}")
-    ablations = [record for record in records if record.row["changes"]]
-    if ablations:
-        parts.append(f"## What each addition is worth\n\n{_ablations(ablations, plain)}")
+        benchmarks = [benchmark for benchmark in BENCHMARKS if benchmark[0] == task]
+        parts.append(f"## {heading}\n\n{_table(benchmarks, plain)}")
+    tried = [record for record in records if record.row.changes]
+    if tried:
+        parts.append(f"## What each addition is worth\n\n{_additions(tried, plain)}")
     parts.append(f"## Every row\n\n{_details(records)}")
-    failures = [record for record in records if record.failures]
+    if any(record.stale for record in records):
+        parts.append(f"## Stale runs\n\n{_stale(records)}")
     if failures:
         parts.append(f"## Runs that did not finish\n\n{_failures(failures)}")
     return "\n".join(parts)
 
 
-def _key(record: Record) -> tuple[str, str, str, str]:
-    row = record.row
-    return row["task"], row["dataset"], row["encoder"], row["preset"]
-
-
-def _table(
-    task: str, datasets: Sequence[str], plain: dict[tuple[str, str, str, str], Record]
-) -> str:
-    header = ["", *datasets]
-    lines = [_line(header), _line(["---"] * len(header))]
-    for method in COMPARED:
-        records = [plain.get((task, name, method.encoder, method.preset)) for name in datasets]
-        numbers = [printed(task, name, method.printed) for name in datasets]
+def _table(benchmarks: Sequence[Benchmark], plain: Mapping[Row, Record]) -> str:
+    lines = [["", *(dataset for _, dataset in benchmarks)]]
+    for compared in COMPARED:
+        records = [plain.get(Row(*b, compared.method, compared.preset)) for b in benchmarks]
         if any(records):
+            numbers = [printed(*b, compared.printed) for b in benchmarks]
             cells = [_cell(*pair) for pair in zip(records, numbers, strict=True)]
-            lines.append(_line([method.title, *cells]))
-    return "\n".join(lines) + "\n"
+            lines.append([compared.title, *cells])
+    return _markdown(lines)
 
 
 def _cell(record: Record | None, paper: Printed | None) -> str:
     beside = "" if paper is None else f"<br>paper {paper.mean:.1f} ± {paper.deviation:.1f}"
-    if record is None:
+    if record is None or record.test is None:
         return "not run" + beside
-    summary = record.summary
-    count = summary["splits"]
-    text = f"{summary['test_mean']:.2f}"
-    if count > 1:
-        text += f" ± {summary['test_deviation']:.2f}"
-    if count < 10:
-        text += f" ({count} of 10)"
-    return text + beside
+    return _score(record.test) + _remark(record) + beside
 
 
-def _ablations(records: Sequence[Record], plain: dict[tuple[str, str, str, str], Record]) -> str:
-    header = ["setting", "changed", "splits", "validation", "difference"]
-    lines = [_line(header), _line(["---"] * len(header))]
+def _score(found: MeanAndDeviation) -> str:
+    spread = "" if found.deviation is None else f" ± {found.deviation:.2f}"
+    return f"{found.mean:.2f}{spread}"
+
+
+def _remark(record: Record) -> str:
+    """Say on how few splits a number rests, and how many of them are stale."""
+    count, stale = len(record.runs), len(record.stale)
+    parts = [f"{count} of {len(ALL_SPLITS)}"] if count < len(ALL_SPLITS) else []
+    parts += [f"{stale} stale"] if stale else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _additions(records: Sequence[Record], plain: Mapping[Row, Record]) -> str:
+    lines = [["benchmark", "changed", "splits", "validation", "difference"]]
     for record in records:
-        whole = plain.get(_key(record))
-        difference = "" if whole is None else f"{_paired(record, whole):+.2f}"
+        row = record.row
+        whole = plain.get(replace(row, changes=()))
         lines.append(
-            _line(
-                [
-                    f"{record.row['task']} {record.row['dataset']}",
-                    f"`{' '.join(record.row['changes'])}`",
-                    str(record.summary["splits"]),
-                    f"{record.summary['validation_mean']:.2f}",
-                    difference,
-                ]
-            )
+            [
+                f"{row.task} {row.dataset}",
+                f"`{' '.join(row.changes)}`",
+                str(len(record.runs)),
+                f"{record.validation.mean:.2f}",
+                "" if whole is None else f"{_paired(record, whole):+.2f}",
+            ]
         )
-    return "\n".join(lines) + "\n"
+    return _markdown(lines)
 
 
 def _paired(record: Record, whole: Record) -> float:
     """Return the mean difference in validation over the splits both have."""
-    before = {entry["split"]: entry["validation"] for entry in whole.splits}
-    shared = [e for e in record.splits if e["split"] in before]
-    if not shared:
-        return float("nan")
-    total: float = sum(e["validation"] - before[e["split"]] for e in shared)
-    return total / len(shared)
+    before = {run.split: run.validation for run in whole.runs}
+    shared = [run.validation - before[run.split] for run in record.runs if run.split in before]
+    return sum(shared) / len(shared) if shared else float("nan")
 
 
 def _details(records: Sequence[Record]) -> str:
-    header = ["row", "splits", "validation", "test", "epochs", "s/epoch", "memory", "parameters"]
-    header += ["split hashes", "command"]
-    lines = [_line(header), _line(["---"] * len(header))]
+    head = ["row", "splits", "validation", "test", "epochs", "s/epoch", "memory", "parameters"]
+    lines = [[*head, "split hashes", "command"]]
     for record in records:
-        summary, splits = record.summary, record.splits
-        count = len(splits)
-        test = "not read" if "test_mean" not in summary else f"{summary['test_mean']:.2f}"
+        runs, test = record.runs, record.test
+        count = len(runs)
         lines.append(
-            _line(
-                [
-                    f"{record.row['task']} {record.row['dataset']} {record.row['encoder']} "
-                    f"{record.row['preset']} {' '.join(record.row['changes'])}".strip(),
-                    str(count),
-                    f"{summary['validation_mean']:.2f}",
-                    test,
-                    f"{sum(e['epochs'] for e in splits) / count:.0f}",
-                    f"{sum(e['seconds_per_epoch'] for e in splits) / count:.2f}",
-                    f"{max(e['peak_rss_bytes'] for e in splits) / 1e9:.1f} GB",
-                    f"{record.parameters:,}",
-                    _hashes(record),
-                    f"`{record.command}`",
-                ]
-            )
+            [
+                _name(record.row),
+                str(count),
+                f"{record.validation.mean:.2f}",
+                "not read" if test is None else f"{test.mean:.2f}",
+                f"{sum(run.epochs for run in runs) / count:.0f}",
+                f"{sum(run.seconds_per_epoch for run in runs) / count:.2f}",
+                f"{max(run.peak_rss_bytes for run in runs) / 1e9:.1f} GB",
+                f"{record.first.parameters:,}",
+                _hashes(record),
+                f"`{record.command}`",
+            ]
         )
-    return "\n".join(lines) + "\n"
+    return _markdown(lines)
+
+
+def _name(row: Row) -> str:
+    return " ".join([row.task, row.dataset, row.method, row.preset, *row.changes])
 
 
 def _hashes(record: Record) -> str:
-    hashes = [entry["split_hash"][:8] for entry in record.splits]
+    hashes = [run.split_hash[:8] for run in record.runs]
     return hashes[0] if len(hashes) == 1 else f"{hashes[0]} … {hashes[-1]}"
 
 
-def _failures(records: Sequence[Record]) -> str:
+def _stale(records: Sequence[Record]) -> str:
     lines = [
-        f"- {record.row['task']} {record.row['dataset']} {record.row['encoder']} "
-        f"{record.row['preset']}, split {failure['split']}: epoch {failure['epoch']}, "
-        f"{failure['error']}"
+        f"- {_name(record.row)}, split {split}: {why}"
         for record in records
-        for failure in record.failures
+        for split, why in record.stale.items()
     ]
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _failures(failures: Sequence[FailedRun]) -> str:
+    lines = []
+    for run in failures:
+        epoch = f"epoch {run.failure['epoch']}, " if "epoch" in run.failure else ""
+        lines.append(f"- {_name(run.row)}, split {run.split}: {epoch}{run.failure['error']}")
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a table; the first one is its head."""
+    head, *rest = lines
+    ruled = [head, ["---"] * len(head), *rest]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in ruled)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from geof.errors import DataError
+from geof.errors import ConfigError, DataError
+from geof.io import read_json
 from geof.machine import machine
 from geof.version import __version__
-from geof_paper.grid.cells import SETTINGS
-from geof_paper.grid.records import ALL_SPLITS, Record, read_records
+from geof_paper.grid.cells import BENCHMARKS, Row, config_of
+from geof_paper.grid.records import (
+    ALL_SPLITS,
+    FailedRun,
+    Record,
+    RecordedRun,
+    read_failures,
+    read_records,
+)
 from geof_paper.render.results_markdown import HEADINGS
+from geof_paper.render.study_tables import FIGURE
 from geof_paper.render.tables import FIELDS, MARK_MEANING, Cell
-from geof_paper.studies.compared import COMPARED
+from geof_paper.studies.compared import COMPARED, Compared
 from geof_paper.studies.printed import Printed, printed
 
 _STUDY = ("table.json", "study.json")
@@ -29,117 +37,120 @@ def page_and_script(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def results_page(folder: Path) -> dict[str, Any]:
-    """Collect the records of a folder and the studies in its subfolders.
+    """Collect the recorded runs of a folder and the studies in its subfolders.
 
     Args:
-        folder: With results files ``*.json``, or with folders of studies, or one study itself.
+        folder: With results files ``TASK.jsonl``, or with folders of studies, or one study itself.
 
     Raises:
         DataError: If there is neither, or a file is damaged.
     """
     studies = [_study(path) for path in _study_folders(folder)]
-    records = _records(folder, bool(studies))
+    records = read_records(folder)
     if not records and not studies:
         raise DataError(
             f"Expected '{folder}' to be a run folder (with config.json), a folder of results files "
-            "(*.json, as 'geof results run' writes them) or one of studies (NAME/table.json, as "
-            "'geof reproduce' writes them). Check the path."
+            "(node.jsonl and others, as 'geof results run' writes them) or one of studies "
+            "(NAME/table.json, as 'geof reproduce' writes them). Check the path."
         )
+    failures: dict[Row, list[FailedRun]] = {}
+    for run in read_failures(folder):
+        failures.setdefault(run.row, []).append(run)
     return {
         "kind": "results",
         "title": f"Results in {folder.resolve().name}/",
         "made": {"geof": __version__, **machine()},
         "rule": f"≠ marks what {MARK_MEANING}; a single split has none and is not marked.",
         "tables": _tables(records),
-        "rows": [_row(record) for record in records],
+        "rows": [_row(record, failures.get(record.row, [])) for record in records],
         "studies": studies,
     }
 
 
-def _records(folder: Path, beside_studies: bool) -> list[Record]:
-    if not beside_studies:
-        return read_records(folder)
-    # A folder of studies may hold other JSON too; only what says it is a row is read as one.
-    named = [path for path in folder.glob("*.json") if path.name not in _STUDY]
-    if not any("row" in _json(path) and "summary" in _json(path) for path in named):
-        return []
-    return read_records(folder)
-
-
 def _tables(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return a table per task: a row per method, a column per dataset."""
-    plain = {
-        (r.row["task"], r.row["dataset"], r.row["encoder"], r.row["preset"]): r
-        for r in records
-        if not r.row["changes"] and "test_mean" in r.summary
-    }
+    plain = {r.row: r for r in records if not r.row.changes and r.test is not None}
     tables = []
     for task, heading in HEADINGS.items():
-        datasets = [dataset for kind, dataset in SETTINGS if kind == task]
-        datasets = [d for d in datasets if any(key[:2] == (task, d) for key in plain)]
+        benchmarks = [b for b in BENCHMARKS if b[0] == task]
+        benchmarks = [b for b in benchmarks if any(row.benchmark == b for row in plain)]
         rows = []
-        for method in COMPARED:
-            found = [plain.get((task, d, method.encoder, method.preset)) for d in datasets]
+        for compared in COMPARED:
+            found = [plain.get(Row(*b, compared.method, compared.preset)) for b in benchmarks]
             if any(found):
-                paper = [printed(task, d, method.printed) for d in datasets]
-                cells = [_cell(*pair) for pair in zip(found, paper, strict=True)]
-                rows.append({"label": method.title.replace("`", ""), "cells": cells})
+                paper = [printed(*b, compared.printed) for b in benchmarks]
+                cells = [_cell(*pair).as_json() for pair in zip(found, paper, strict=True)]
+                rows.append({"label": _title(compared), "cells": cells})
         if rows:
-            tables.append({"task": task, "title": heading, "columns": datasets, "rows": rows})
+            columns = [dataset for _, dataset in benchmarks]
+            tables.append({"task": task, "title": heading, "columns": columns, "rows": rows})
     return tables
 
 
-def _cell(record: Record | None, paper: Printed | None) -> dict[str, Any]:
-    summary = {"splits": 0} if record is None else record.summary
-    count = summary["splits"]
+def _cell(record: Record | None, paper: Printed | None) -> Cell:
+    test = None if record is None else record.test
+    stale = len(record.stale) if record is not None else 0
     return Cell(
-        mean=summary.get("test_mean"),
-        deviation=summary.get("test_deviation") if count > 1 else None,
-        count=count,
+        mean=None if test is None else test.mean,
+        deviation=None if test is None else test.deviation,
+        count=0 if test is None else test.number,
         of=len(ALL_SPLITS),
         paper=None if paper is None else paper.mean,
         paper_deviation=None if paper is None else paper.deviation,
-    ).as_json()
+        note=f"{stale} stale" if stale else "",
+    )
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _title(compared: Compared) -> str:
+    return compared.title.replace("`", "")
+
+
+def _row(record: Record, failures: Sequence[FailedRun]) -> dict[str, Any]:
     """Return a record as a line of the long table, with all its details."""
     row = record.row
-    names = {(m.encoder, m.preset): m for m in COMPARED}
-    method = names.get((row["encoder"], row["preset"]))
+    compared = next((c for c in COMPARED if (c.method, c.preset) == (row.method, row.preset)), None)
     paper = None
-    if method is not None and not row["changes"]:
-        paper = printed(row["task"], row["dataset"], method.printed)
-    readable = record if "test_mean" in record.summary else None
-    splits = record.splits
+    if compared is not None and not row.changes:
+        paper = printed(row.task, row.dataset, compared.printed)
     return {
-        "task": row["task"],
-        "dataset": row["dataset"],
-        "method": row["encoder"] if method is None else method.title.replace("`", ""),
-        "preset": row["preset"],
-        "changes": " ".join(row["changes"]),
-        "metric": record.metric,
-        **_cell(readable, paper),
-        "count": record.summary["splits"],
-        "validation": record.summary.get("validation_mean"),
-        "seconds": _mean([s.get("seconds_per_epoch") for s in splits]),
+        "task": row.task,
+        "dataset": row.dataset,
+        "method": row.method if compared is None else _title(compared),
+        "preset": row.preset,
+        "changes": " ".join(row.changes),
+        "metric": record.first.metric,
+        **_cell(record, paper).as_json(),
+        "count": len(record.runs),
+        "validation": record.validation.mean,
+        "seconds": sum(run.seconds_per_epoch for run in record.runs) / len(record.runs),
         "details": {
             "command": record.command,
-            "selection": record.selection,
-            "parameters": record.parameters,
+            "selection": record.first.selection,
+            "parameters": record.first.parameters,
             "versions": record.versions,
             "machine": record.machine,
-            "notes": record.notes,
-            "failures": record.failures,
-            "splits": splits,
-            "settings": record.settings,
+            "notes": record.first.notes,
+            "failures": [{"split": run.split, **run.failure} for run in failures],
+            "splits": [
+                {**_details_of(run), "stale": record.stale.get(run.split)} for run in record.runs
+            ],
+            "options": _options(record),
         },
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _options(record: Record) -> Mapping[str, Any]:
+    """Return all options in force; those that differ from the defaults where nobody knows these."""
+    row, options = record.row, record.first.options
+    try:
+        return config_of(row.method, row.task, row.dataset, options).tree()
+    except ConfigError:
+        return options
+
+
+def _details_of(run: RecordedRun) -> dict[str, Any]:
+    shown = ("split", "split_hash", "seed", "validation", "test", "best_epoch", "epochs")
+    return {name: getattr(run, name) for name in (*shown, "revision")}
 
 
 def _study_folders(folder: Path) -> list[Path]:
@@ -151,7 +162,8 @@ def _study_folders(folder: Path) -> list[Path]:
 
 def _study(folder: Path) -> dict[str, Any]:
     """Read a study; what it lacks is said instead of shown."""
-    about = _json(folder / "study.json") if (folder / "study.json").is_file() else {}
+    path = folder / "study.json"
+    about = read_json(path, "what 'geof reproduce' writes") if path.is_file() else {}
     missing = [str(entry) for entry in about.get("missing") or ()]
     table = None
     if (folder / "table.json").is_file():
@@ -160,7 +172,7 @@ def _study(folder: Path) -> dict[str, Any]:
         missing.append("The table: there is no table.json.")
     if not about:
         missing.append("How it was made: there is no study.json.")
-    figure = folder / "figure.svg"
+    figure = folder / FIGURE
     return {
         "name": str(about.get("name") or folder.name),
         "title": str(about.get("title") or (table or {}).get("title") or folder.name),
@@ -180,7 +192,7 @@ def _checked_table(path: Path) -> dict[str, Any]:
     Raises:
         DataError: If it has another form.
     """
-    table = _json(path)
+    table = read_json(path, "a table")
     try:
         columns = [str(name) for name in table["columns"]]
         rows = [
@@ -208,13 +220,3 @@ def _checked_table(path: Path) -> dict[str, Any]:
 def _as_image(path: Path) -> str:
     # As an image, nothing in the file can run, whatever it holds.
     return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"Expected '{path}' to be a JSON file ({error}).") from error
-    if not isinstance(content, dict):
-        raise DataError(f"Expected '{path}' to hold an object (got {type(content).__name__}).")
-    return content

@@ -1,47 +1,45 @@
-"""The paper's tables and figures as grids of runs: which lines, which datasets, what is measured.
+"""The paper's studies: which variants, on which benchmarks, and what is measured on them.
 
-A study is declared here before anything is run, so its lines read the test part like any result.
+A study is declared here before anything is run, so its runs read the test part like any result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
-from geof.methods.interface import TaskKind
-from geof.methods.presets import load_preset
-from geof.yaml_options import merge, parse_words
-from geof_paper.grid.cells import SETTINGS, Row
-from geof_paper.studies.compared import COMPARED
+from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
+from geof_paper.studies.compared import COMPARED, Compared
 from geof_paper.studies.printed import Printed, paper_tables, printed
-
-Setting: TypeAlias = tuple[TaskKind, str]
-
-BLOCKS = (4, 8, 16, 32, 64)
-PROTOTYPES = (4, 8, 16, 32, 64)
-DEPTHS = tuple(range(1, 9))
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a study's table.
+class Variant:
+    """What a study compares, a row of its table.
 
     Attributes:
         label: What the table calls it.
-        encoder: Which encoder.
+        method: What is trained.
         preset: Which of its presets; ``None`` for the study's.
         changes: ``KEY=VALUE`` words over the preset.
         printed: The paper's name for it.
+        value: Of the option that the study varies, if it varies one.
     """
 
     label: str
-    encoder: str = "geof"
+    method: str = "geof"
     preset: str | None = None
     changes: tuple[str, ...] = ()
     printed: str | None = None
+    value: int | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """What a user may call it."""
+        own = set() if self.preset is None else {f"{self.method}:{self.preset}"}
+        return {self.label, self.method} | own
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,11 @@ class Study:
         name: What ``geof reproduce`` calls it.
         title: For people.
         place: Where the paper has it.
-        lines: Of its table.
-        settings: Of its columns: the paper's, or others the user names.
-        measure: What is computed on every trained model besides its scores, a key of
+        variants: What is compared, the rows of its table.
+        benchmarks: The columns: the paper's, or others the user names.
+        measure: What is computed on every trained network besides its scores, a key of
             :data:`geof_paper.studies.measures.MEASURES`; ``None`` for nothing.
-        reference: The label of the line that others are compared with on the same splits.
+        reference: The label of the variant that others are compared with on the same splits.
         nodes_only: Whether the measure is defined for node classification alone.
         splits: How many of the ten splits are run unless the user says.
     """
@@ -64,72 +62,85 @@ class Study:
     name: str
     title: str
     place: str
-    lines: tuple[Line, ...]
-    settings: tuple[Setting, ...]
+    variants: tuple[Variant, ...]
+    benchmarks: tuple[Benchmark, ...]
     measure: str | None = None
     reference: str | None = None
     nodes_only: bool = False
     splits: int = 10
 
-    def row(self, line: Line, setting: Setting, preset: str) -> Row:
-        """Return the row of a line on a setting.
+    def row(self, variant: Variant, benchmark: Benchmark, preset: str) -> Row:
+        """Return the row of a variant on a benchmark.
 
-        A change to what the preset says anyway is left out, so that the row is the plain one.
+        A change to what the method has anyway is left out, so that the row is the plain one.
         """
-        task, dataset = setting
-        own = line.preset or preset
-        tree = load_preset(line.encoder, own, task, dataset)
-        changes = tuple(w for w in line.changes if merge(tree, parse_words([w])) != tree)
-        return Row(task, dataset, line.encoder, own, changes, self.name if changes else None)
+        task, dataset = benchmark
+        plain = Row(task, dataset, variant.method, variant.preset or preset)
+        config = plain.config("0")
+        changes = tuple(
+            word
+            for word in variant.changes
+            if replace(plain, changes=(word,), study=self.name).config("0") != config
+        )
+        return replace(plain, changes=changes, study=self.name) if changes else plain
 
-    def printed(self, line: Line, setting: Setting) -> Printed | None:
-        """Return what the paper prints for a line on a setting, if anything."""
-        task, dataset = setting
+    def printed(self, variant: Variant, benchmark: Benchmark) -> Printed | None:
+        """Return what the paper prints for a variant on a benchmark, if anything."""
+        task, dataset = benchmark
         if self.name == "feedback":
-            cell = paper_tables()["feedback"].get(line.label, {}).get(dataset)
+            cell = paper_tables()["feedback"].get(variant.label, {}).get(dataset)
             return None if cell is None else Printed(cell["mean"], cell["std"])
-        return printed(task, dataset, line.printed)
+        return printed(task, dataset, variant.printed)
 
 
-def _nodes(*datasets: str) -> tuple[Setting, ...]:
+def _nodes(*datasets: str) -> tuple[Benchmark, ...]:
     return tuple(("node", dataset) for dataset in datasets)
 
 
-def _graphs(*datasets: str) -> tuple[Setting, ...]:
+def _graphs(*datasets: str) -> tuple[Benchmark, ...]:
     return tuple(("graph", dataset) for dataset in datasets)
 
 
-FULL = Line("full", printed="GeoF")
+FULL = Variant("full", printed="GeoF")
 ABLATIONS = (
     FULL,
-    Line("w/o SA", changes=("model.structure_aware=false",)),
-    Line("w/o AI", changes=("model.atlas_initialisation=false",)),
-    Line("w/o GT", changes=("model.frame_transport=false",)),
-    Line("w/o SF", changes=("model.feedback=none",)),
-    Line("w/o GE", changes=("model.evolution=frozen",)),
+    Variant("w/o SA", changes=("options.structure_aware=false",)),
+    Variant("w/o AI", changes=("options.atlas_initialisation=false",)),
+    Variant("w/o GT", changes=("options.frame_transport=false",)),
+    Variant("w/o SF", changes=("options.feedback=none",)),
+    Variant("w/o GE", changes=("options.evolution=frozen",)),
 )
 FEEDBACK = (
-    Line("mean-only", changes=("model.feedback=mean",)),
-    Line("diagonal", changes=("model.feedback=diagonal",)),
-    Line("one-shot", changes=("model.evolution=one-shot",)),
+    Variant("mean-only", changes=("options.feedback=mean",)),
+    Variant("diagonal", changes=("options.feedback=diagonal",)),
+    Variant("one-shot", changes=("options.evolution=one-shot",)),
     FULL,
 )
-SENSITIVITY = (
-    *(Line(f"B = {value}", changes=(f"model.blocks={value}",)) for value in BLOCKS),
-    *(Line(f"K = {value}", changes=(f"model.prototypes={value}",)) for value in PROTOTYPES),
+BLOCKS = tuple(
+    Variant(f"B = {value}", changes=(f"options.blocks={value}",), value=value)
+    for value in (4, 8, 16, 32, 64)
 )
-DEPTH = tuple(Line(f"L = {value}", changes=(f"model.steps={value}",)) for value in DEPTHS)
+PROTOTYPES = tuple(
+    Variant(f"K = {value}", changes=(f"options.prototypes={value}",), value=value)
+    for value in (4, 8, 16, 32, 64)
+)
+DEPTHS = tuple(
+    Variant(f"L = {value}", changes=(f"options.steps={value}",), value=value)
+    for value in range(1, 9)
+)
 
-_COMPARISON = tuple(
-    Line(m.title.replace("`", ""), m.encoder, m.preset, printed=m.printed)
-    for m in COMPARED
-    if not m.encoder.endswith("-so")
-)
+
+def _variant(compared: Compared) -> Variant:
+    title = compared.title.replace("`", "")
+    return Variant(title, compared.method, compared.preset, printed=compared.printed)
+
+
+_COMPARISON = tuple(_variant(c) for c in COMPARED if not c.method.endswith("-so"))
 _SECOND_ORDER = tuple(
-    Line(m.title.replace("`", ""), m.encoder, m.preset, printed=m.printed)
+    _variant(compared)
     for name in ("gcn", "gcn-classic", "gcn-so", "gin", "gin-so", "argnn", "argnn-so", "geof")
-    for m in COMPARED
-    if m.encoder == name and m.preset != "paper"
+    for compared in COMPARED
+    if compared.method == name and compared.preset != "paper"
 )
 
 STUDIES = {
@@ -140,14 +151,14 @@ STUDIES = {
             "Node classification and link prediction",
             "Table 1",
             _COMPARISON,
-            tuple(setting for setting in SETTINGS if setting[0] != "graph"),
+            tuple(benchmark for benchmark in BENCHMARKS if benchmark[0] != "graph"),
         ),
         Study(
             "graph",
             "Graph classification",
             "Table 2",
             _COMPARISON,
-            tuple(setting for setting in SETTINGS if setting[0] == "graph"),
+            tuple(benchmark for benchmark in BENCHMARKS if benchmark[0] == "graph"),
         ),
         Study(
             "ablation",
@@ -164,14 +175,14 @@ STUDIES = {
             "sensitivity",
             "Number of blocks B and of prototypes K",
             "Fig. 2(b) and the extended sensitivity",
-            SENSITIVITY,
+            (*BLOCKS, *PROTOTYPES),
             (*_graphs("NCI1", "Mutagenicity"), *_nodes("PubMed")),
         ),
         Study(
             "depth",
             "Number of steps L and the change of the geometry in the last one",
             "Fig. 2(c)",
-            DEPTH,
+            DEPTHS,
             _nodes("PubMed"),
             measure="depth",
         ),
@@ -204,7 +215,7 @@ STUDIES = {
             "visualise",
             "Maps of the representations",
             "The appendix's t-SNE figure",
-            (Line("ARGNN", "argnn", "published", printed="ARGNN"), replace(FULL, label="GeoF")),
+            (Variant("ARGNN", "argnn", "published", printed="ARGNN"), replace(FULL, label="GeoF")),
             _nodes("CiteSeer"),
             measure="visualise",
             nodes_only=True,
@@ -224,8 +235,8 @@ STUDIES = {
 """Studies that train, by name."""
 
 
-def choose_settings(study: Study, datasets: Sequence[str] | None) -> tuple[Setting, ...]:
-    """Return the settings of the datasets asked for, the study's own where nothing is said.
+def choose_benchmarks(study: Study, datasets: Sequence[str] | None) -> tuple[Benchmark, ...]:
+    """Return the benchmarks of the datasets asked for, the study's own where nothing is said.
 
     A dataset the paper's study does not have is taken with its own task, nodes for one graph.
 
@@ -233,13 +244,13 @@ def choose_settings(study: Study, datasets: Sequence[str] | None) -> tuple[Setti
         ConfigError: For an unknown dataset, or one whose task the study has no use of.
     """
     if datasets is None:
-        return study.settings
-    chosen: list[Setting] = []
+        return study.benchmarks
+    chosen: list[Benchmark] = []
     for name in datasets:
         if name not in CATALOGUE:
             raise ConfigError(f"Unknown dataset {name!r}. " + nearest(name, CATALOGUE))
-        own = [setting for setting in study.settings if setting[1] == name]
-        chosen += own or [next(setting for setting in SETTINGS if setting[1] == name)]
+        own = [benchmark for benchmark in study.benchmarks if benchmark[1] == name]
+        chosen += own or [next(benchmark for benchmark in BENCHMARKS if benchmark[1] == name)]
     if study.nodes_only and any(task != "node" for task, _ in chosen):
         raise ConfigError(
             f"Expected datasets of node classification for '{study.name}' (got "
@@ -248,34 +259,19 @@ def choose_settings(study: Study, datasets: Sequence[str] | None) -> tuple[Setti
     return tuple(chosen)
 
 
-def choose_lines(study: Study, models: Sequence[str] | None) -> tuple[Line, ...]:
-    """Return the lines asked for by label, encoder or ``ENCODER:PRESET``.
+def choose_variants(study: Study, names: Sequence[str] | None) -> tuple[Variant, ...]:
+    """Return the variants asked for by label, method or ``METHOD:PRESET``.
 
     Raises:
-        ConfigError: If a name fits no line.
+        ConfigError: If a name fits none.
     """
-    if models is None:
-        return study.lines
-    for name in models:
-        known = sorted({n for line in study.lines for n in _names(line)})
+    if names is None:
+        return study.variants
+    known = sorted({name for variant in study.variants for name in variant.names})
+    for name in names:
         if name not in known:
             raise ConfigError(
-                f"Expected '--models' to name lines of '{study.name}' (got {name!r}). "
+                f"Expected '--methods' to name rows of '{study.name}' (got {name!r}). "
                 + nearest(name, known)
             )
-    return tuple(line for line in study.lines if _names(line) & set(models))
-
-
-def _names(line: Line) -> set[str]:
-    own = set() if line.preset is None else {f"{line.encoder}:{line.preset}"}
-    return {line.label, line.encoder} | own
-
-
-def values_of(study: Study, letter: str) -> list[tuple[int, Line]]:
-    """Return the lines labelled ``LETTER = VALUE`` with their values."""
-    found: list[Any] = [line.label.split(" = ") for line in study.lines]
-    return [
-        (int(parts[1]), line)
-        for parts, line in zip(found, study.lines, strict=True)
-        if parts[0] == letter
-    ]
+    return tuple(variant for variant in study.variants if variant.names & set(names))

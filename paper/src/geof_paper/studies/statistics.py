@@ -1,6 +1,6 @@
 """Whether differences between methods are more than noise.
 
-Over many settings: ranks within settings, Friedman's test and Holm-adjusted comparisons with one
+Over many benchmarks: ranks within each, Friedman's test and Holm-adjusted comparisons with one
 reference method, as the paper's table of aggregates. Between two rows on the same splits: a paired
 test. Scores are percentages; larger is better.
 """
@@ -55,12 +55,12 @@ class Friedman:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method over the settings that were used.
+    """One method over the benchmarks that were used.
 
     Attributes:
         method: Its name.
-        averages: Mean score per group; ``None`` for a group none of whose settings was used.
-        overall: Mean score over all settings.
+        averages: Mean score per group; ``None`` for a group none of whose benchmarks was used.
+        overall: Mean score over all benchmarks.
         rank: Average rank, one is best.
         gain: Mean of the reference's score less this one's; ``None`` for the reference, as are the
             three below.
@@ -81,14 +81,14 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A comparison over settings.
+    """A comparison over benchmarks.
 
     Attributes:
         reference: The method that others are compared with.
         rows: One per method, in the given order.
         friedman: The global test.
-        used: Settings in which every method has a score: all numbers rest on these alone.
-        left_out: The other settings, each with the methods that have no score there.
+        used: Benchmarks in which every method has a score: all numbers rest on these alone.
+        left_out: The other benchmarks, each with the methods that have no score there.
     """
 
     reference: str
@@ -99,7 +99,7 @@ class Aggregate:
 
     @property
     def note(self) -> str:
-        """How many settings were used and which were left out, in words."""
+        """How many benchmarks were used and which were left out, in words."""
         return _note(self.used, self.left_out)
 
 
@@ -152,17 +152,17 @@ def mean_and_deviation(values: ArrayLike) -> MeanAndDeviation:
 
 
 def ranks_within(scores: ArrayLike) -> Array:
-    """Return each method's rank in each setting; one is best and ties share their mean rank.
+    """Return each method's rank in each benchmark; one is best and ties share their mean rank.
 
     Args:
-        scores: Settings x methods, complete.
+        scores: Benchmarks x methods, complete.
     """
     rounded = np.round(_complete(scores), SAME_DECIMALS)
     return np.asarray(stats.rankdata(-rounded, axis=1), dtype=np.float64)
 
 
 def average_ranks(scores: ArrayLike) -> Array:
-    """Return each method's rank averaged over the settings (see :func:`ranks_within`)."""
+    """Return each method's rank averaged over the benchmarks (see :func:`ranks_within`)."""
     return np.asarray(ranks_within(scores).mean(axis=0), dtype=np.float64)
 
 
@@ -170,24 +170,26 @@ def friedman(scores: ArrayLike) -> Friedman:
     """Test whether the methods perform equally.
 
     Args:
-        scores: Settings x methods, complete.
+        scores: Benchmarks x methods, complete.
 
     Returns:
         The statistic without and with the correction for ties.
 
     Raises:
-        ConfigError: If there are fewer than two settings or methods.
+        ConfigError: If there are fewer than two benchmarks or methods.
     """
     ranks = ranks_within(scores)
-    settings, methods = ranks.shape
-    _require_two(settings, methods)
+    benchmarks, methods = ranks.shape
+    _require_two(benchmarks, methods)
     squares = float((ranks.mean(axis=0) ** 2).sum())
-    plain = 12 * settings / (methods * (methods + 1)) * (squares - methods * (methods + 1) ** 2 / 4)
+    plain = (
+        12 * benchmarks / (methods * (methods + 1)) * (squares - methods * (methods + 1) ** 2 / 4)
+    )
     plain = max(plain, 0.0)  # a difference of equal numbers may be a little less
     ties = sum(
         float((c**3 - c).sum()) for c in (np.unique(r, return_counts=True)[1] for r in ranks)
     )
-    untied = 1 - ties / (settings * methods * (methods**2 - 1))
+    untied = 1 - ties / (benchmarks * methods * (methods**2 - 1))
     corrected = plain / untied if untied > 0 else 0.0  # all methods tied everywhere
     degrees = methods - 1
     tails = [float(stats.chi2.sf(value, degrees)) for value in (plain, corrected)]
@@ -195,30 +197,24 @@ def friedman(scores: ArrayLike) -> Friedman:
 
 
 def holm(p_values: ArrayLike) -> Array:
-    """Return p-values adjusted by Holm's step-down rule.
+    """Return p-values adjusted by Holm's step-down rule."""
+    from statsmodels.stats.multitest import multipletests
 
-    The i-th smallest of m is multiplied by ``m - i + 1``; none may be smaller than one before it,
-    nor larger than one.
-    """
     values = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    stepped = values[order] * np.arange(values.size, 0, -1)
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
-    return adjusted
+    return values if values.size == 0 else np.asarray(multipletests(values, method="holm")[1])
 
 
-def rank_differences(ranks: ArrayLike, settings: int, reference: int) -> tuple[Array, Array]:
+def rank_differences(ranks: ArrayLike, benchmarks: int, reference: int) -> tuple[Array, Array]:
     """Return z and two-sided p of every average rank against the reference's.
 
     Args:
         ranks: Average rank per method.
-        settings: How many settings they are averages over.
+        benchmarks: How many benchmarks they are averages over.
         reference: Index of the reference, whose own z is zero.
     """
     averages = np.asarray(ranks, dtype=np.float64)
     methods = averages.size
-    z = (averages - averages[reference]) / np.sqrt(methods * (methods + 1) / (6 * settings))
+    z = (averages - averages[reference]) / np.sqrt(methods * (methods + 1) / (6 * benchmarks))
     return z, np.asarray(2 * stats.norm.sf(np.abs(z)), dtype=np.float64)
 
 
@@ -228,29 +224,33 @@ def aggregate(
     groups: Sequence[str],
     reference: str,
     *,
-    settings: Sequence[str] | None = None,
+    benchmarks: Sequence[str] | None = None,
 ) -> Aggregate:
-    """Compare methods over settings, as the paper's table of aggregates does.
+    """Compare methods over benchmarks, as the paper's table of aggregates does.
 
-    Ranks need complete blocks. Every given method is kept, and the settings are those in which all
-    of them have a score; averages and gains rest on the same settings, so that rows can be
-    compared. To use more settings give fewer methods.
+    Ranks need complete blocks. Every given method is kept, and the benchmarks are those in which
+    all of them have a score; averages and gains rest on the same ones, so that rows can be
+    compared. To use more benchmarks give fewer methods.
 
     Args:
-        scores: Settings x methods, in percent; NaN where a method was not run.
+        scores: Benchmarks x methods, in percent; NaN where a method was not run.
         methods: Names of the columns.
-        groups: Task of each setting, to average within.
+        groups: Task of each benchmark, to average within.
         reference: The method that the others are compared with.
-        settings: Names of the settings, for saying which were left out.
+        benchmarks: Names of the benchmarks, for saying which were left out.
 
     Raises:
         ShapeError: If names and scores do not fit.
         DataError: If a score is infinite.
         ConfigError: If a name repeats, the reference is not among the methods, or fewer than two
-            methods or two settings remain.
+            methods or two benchmarks remain.
     """
     table = np.asarray(scores, dtype=np.float64)
-    names = [f"setting {i + 1}" for i in range(len(groups))] if settings is None else list(settings)
+    names = (
+        [f"benchmark {i + 1}" for i in range(len(groups))]
+        if benchmarks is None
+        else list(benchmarks)
+    )
     _check_names(table, methods, groups, names, reference)
     absent = [
         tuple(method for method, value in zip(methods, row, strict=True) if np.isnan(value))
@@ -313,7 +313,7 @@ def compare_paired(
 
 
 def _note(used: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> str:
-    text = f"{len(used)} of {len(used) + len(left_out)} settings were used."
+    text = f"{len(used)} of {len(used) + len(left_out)} benchmarks were used."
     if not left_out:
         return text
     reasons = (f"{name} (no score of {_few(missing)})" for name, missing in left_out.items())
@@ -327,7 +327,7 @@ def _few(methods: Sequence[str]) -> str:
 def _rows(
     table: Array, methods: Sequence[str], members: Mapping[str, Sequence[int]], reference: str
 ) -> tuple[MethodRow, ...]:
-    """Return a row per method; ``members`` says which settings make up each group."""
+    """Return a row per method; ``members`` says which benchmarks make up each group."""
     base = list(methods).index(reference)
     ranks = average_ranks(table)
     z, p_values = rank_differences(ranks, len(table), base)
@@ -348,10 +348,10 @@ def _rows(
 def _complete(scores: ArrayLike) -> Array:
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim != 2:
-        raise ShapeError(f"Expected scores of settings x methods (got shape {table.shape}).")
+        raise ShapeError(f"Expected scores of benchmarks x methods (got shape {table.shape}).")
     if not np.isfinite(table).all():
         raise DataError(
-            "Expected a finite score in every cell. Use aggregate(), which leaves out settings "
+            "Expected a finite score in every cell. Use aggregate(), which leaves out benchmarks "
             "with missing scores and says so."
         )
     return table
@@ -361,16 +361,16 @@ def _check_names(
     table: Array,
     methods: Sequence[str],
     groups: Sequence[str],
-    settings: Sequence[str],
+    benchmarks: Sequence[str],
     reference: str,
 ) -> None:
     expected = (len(groups), len(methods))
-    if table.shape != expected or len(settings) != len(groups):
+    if table.shape != expected or len(benchmarks) != len(groups):
         raise ShapeError(
-            f"Expected scores of {expected[0]} settings x {expected[1]} methods, as the groups and "
-            f"methods say (got shape {table.shape} and {len(settings)} names of settings)."
+            f"Expected scores of {expected[0]} benchmarks x {expected[1]} methods, as the groups "
+            f"and methods say (got shape {table.shape} and {len(benchmarks)} names of benchmarks)."
         )
-    for kind, names in (("methods", methods), ("settings", settings)):
+    for kind, names in (("methods", methods), ("benchmarks", benchmarks)):
         if len(set(names)) < len(names):
             raise ConfigError(f"Expected {kind} to have different names (got {list(names)}).")
     if reference not in methods:
@@ -379,11 +379,11 @@ def _check_names(
         raise DataError("Expected finite scores, or NaN where a method was not run (got infinity).")
 
 
-def _require_two(settings: int, methods: int, note: str = "") -> None:
-    if settings < 2 or methods < 2:
+def _require_two(benchmarks: int, methods: int, note: str = "") -> None:
+    if benchmarks < 2 or methods < 2:
         raise ConfigError(
-            f"Expected two methods or more and two settings or more in which all of them have a "
-            f"score (got {methods} methods, {settings} settings). {note}".rstrip()
+            f"Expected two methods or more and two benchmarks or more in which all of them have a "
+            f"score (got {methods} methods, {benchmarks} benchmarks). {note}".rstrip()
         )
 
 

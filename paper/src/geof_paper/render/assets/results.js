@@ -3,7 +3,8 @@
 function resultDetail(row) {
   const d = row.details;
   const splits = d.splits.map((one) => [named(one.split), one.split_hash, String(one.seed),
-    decimals(one.validation, 2), decimals(one.test, 2), `${one.best_epoch} of ${one.epochs}`]);
+    decimals(one.validation, 2), decimals(one.test, 2), `${one.best_epoch} of ${one.epochs}`,
+    String(one.revision), named(one.stale || "")]);
   return html("div", { class: "detail" },
     html("p", {}, html("code", {}, named(d.command))),
     facts([["Epoch chosen by", d.selection], ["Parameters", compact(d.parameters)],
@@ -13,8 +14,8 @@ function resultDetail(row) {
     d.failures.map((one) => html("p", { class: "missing" },
       named(`Split ${one.split} failed: ${asText(one.error)}`))),
     scrolling("Splits", table("Splits",
-      ["Split", "Hash", "Seed", "Validation", "Test", "Epoch"], splits, { class: "numbers" })),
-    folded("Settings", tree(d.settings)));
+      ["Split", "Hash", "Seed", "Validation", "Test", "Epoch", "Revision", "Stale"], splits, { class: "numbers" })),
+    folded("Options", tree(d.options)));
 }
 
 function resultColumns() {
