@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from geof import GeoF
 from geof.errors import DataError, DtypeError, ShapeError
-from geof.kernels import BACKENDS, Neighbourhoods
+from geof.kernels import BACKENDS, Neighbourhoods, check_edge_index
+from geof.kernels.neighbour_index import NeighbourIndex
 from geof.testing import assert_same, values_and_gradients
 from tests.graphs import random_sample
 
@@ -56,8 +57,14 @@ def test_inactive_edges_carry_nothing(backend):
     ],
 )
 def test_bad_edges_are_refused(edge_index, error, message):
-    with pytest.raises(error, match=message):
-        Neighbourhoods.from_edge_index(edge_index, 3)
+    for check in (Neighbourhoods.from_edge_index, NeighbourIndex.from_edge_index, check_edge_index):
+        with pytest.raises(error, match=message):
+            check(edge_index, 3)
+
+
+def test_sound_edges_pass_the_check():
+    for edges, nodes in (([[0, 2], [2, 2]], 3), ([[], []], 0), ([[], []], 4)):
+        assert check_edge_index(torch.tensor(edges, dtype=torch.long), nodes) is None
 
 
 def test_sum_runs_over_targets():

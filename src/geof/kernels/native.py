@@ -65,7 +65,11 @@ def native_fused_step(
 ) -> tuple[Tensor, Tensor]:
     """Return the aggregate and the next coordinates; target and correction never exist whole."""
     aggregate, following, *_ = _step(
-        *(_lanes(coords), xi, message, edge_plan(edges), edges.active),
+        _lanes(coords),
+        xi,
+        message,
+        edge_plan(edges),
+        edges.active,
         _used_maps(evolution.controller, xi.size(-1)),
         *step_options(spec, evolution).pack(),
     )
@@ -102,7 +106,7 @@ def _used_maps(controller: Controller | None, m: int) -> list[Tensor]:
 # --- Scratch memory ----------------------------------------------------------------------------
 
 _SCRATCH_BYTES = 2**28
-"""Temporaries are kept for the next step up to this size: fresh pages cost more than arithmetic."""
+"""Temporaries are reused by the next step up to this size: new pages cost more than arithmetic."""
 
 _free: list[Tensor] = []
 _free_lock = Lock()
@@ -110,12 +114,12 @@ _free_lock = Lock()
 
 @contextmanager
 def _scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
-    """Lend uninitialised tensors of ``like``'s dtype; they return to the pool afterwards.
+    """Yield uninitialised tensors of ``like``'s dtype; their memory returns to the pool afterwards.
 
-    A borrowed buffer is taken off the list, so threads never share one.
+    A buffer in use is off the list, so threads never share one.
     """
     sizes = [torch.Size(shape).numel() * like.element_size() for shape in shapes]
-    buffers = [_borrow(size) for size in sizes]
+    buffers = [_take_buffer(size) for size in sizes]
     try:
         yield [
             buffer[:size].view(like.dtype).view(*shape)
@@ -128,7 +132,7 @@ def _scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
                     _free.append(buffer)
 
 
-def _borrow(size: int) -> Tensor:
+def _take_buffer(size: int) -> Tensor:
     with _free_lock:
         for position, buffer in enumerate(_free):
             if size <= buffer.numel() <= 2 * size + 2**16:
@@ -160,7 +164,11 @@ def _step(
         call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
         call_moments(
             "edge_moments",
-            *(h, y, weight, plan, options.temperature),
+            h,
+            y,
+            weight,
+            plan,
+            options.temperature,
             active=active,
             first=first,
             second=second if second.numel() else None,
@@ -177,18 +185,11 @@ def _step(
     return made
 
 
-@_step.register_fake
-def _(
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    plan: Sequence[Tensor],
-    active: Tensor | None,
-    maps: Sequence[Tensor],
-    integers: Sequence[int],
-    numbers: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _outputs_like(z, x, plan, StepOptions.unpack(integers, numbers))
+_step.register_fake(
+    lambda z, x, message, plan, active, maps, integers, numbers: _outputs_like(
+        z, x, plan, StepOptions.unpack(integers, numbers)
+    )
+)
 
 
 def _outputs_like(
@@ -249,7 +250,11 @@ def _step_backward(
         call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
         call_moments(
             "edge_moments_backward",
-            *(h, y, weight, plan, options.temperature),
+            h,
+            y,
+            weight,
+            plan,
+            options.temperature,
             grad_first=grad_first,
             grad_second=grad_second if second.numel() else None,
             force=force,
@@ -258,7 +263,10 @@ def _step_backward(
         )
         call_frames(
             "apply_frames_backward",
-            *(z, x, message, options.framed),
+            z,
+            x,
+            message,
+            options.framed,
             # What the evolution has already put there is added to; see the header.
             add=1 | (2 if maps else 0) | (4 if options.statistic == StatisticCode.MEAN else 0),
             grad_h=grad_h,
@@ -270,20 +278,11 @@ def _step_backward(
     return grads
 
 
-@_step_backward.register_fake
-def _(
-    grad_aggregate: Tensor,
-    grad_following: Tensor,
-    z: Tensor,
-    x: Tensor,
-    message: Tensor,
-    plan: Sequence[Tensor],
-    maps: Sequence[Tensor],
-    made: Sequence[Tensor],
-    integers: Sequence[int],
-    numbers: Sequence[float],
-) -> list[Tensor]:
-    return [dense_like(tensor) for tensor in (z, x, message, *maps)]
+_step_backward.register_fake(
+    lambda grad_aggregate, grad_following, z, x, message, plan, maps, made, integers, numbers: [
+        dense_like(tensor) for tensor in (z, x, message, *maps)
+    ]
+)
 
 
 def _evolve_arguments(
@@ -327,7 +326,12 @@ def _gradients(
     grads = _step_backward(
         torch.zeros_like(x) if grad_aggregate is None else grad_aggregate,
         torch.zeros_like(z) if grad_following is None else grad_following,
-        *(z, x, message, plan, maps, made),
+        z,
+        x,
+        message,
+        plan,
+        maps,
+        made,
         *ctx.options,
     )
     return *grads[:3], [None for _ in plan], None, grads[3:], None, None

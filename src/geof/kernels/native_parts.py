@@ -41,9 +41,7 @@ def apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[T
     return h, y
 
 
-@apply_frames.register_fake
-def _(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
-    return lanes_like(x), lanes_like(x)
+apply_frames.register_fake(lambda z, x, message, framed: (lanes_like(x), lanes_like(x)))
 
 
 @torch.library.custom_op("geof::apply_frames_backward", mutates_args=())
@@ -54,7 +52,10 @@ def _apply_frames_backward(
     grads = dense_like(z), dense_like(x), dense_like(x)
     call_frames(
         "apply_frames_backward",
-        *(z, x, message, framed),
+        z,
+        x,
+        message,
+        framed,
         grad_h=grad_h,
         grad_y=grad_y,
         grad_z=grads[0],
@@ -64,11 +65,9 @@ def _apply_frames_backward(
     return grads
 
 
-@_apply_frames_backward.register_fake
-def _(
-    grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    return dense_like(z), dense_like(x), dense_like(x)
+_apply_frames_backward.register_fake(
+    lambda grad_h, grad_y, z, x, message, framed: (dense_like(z), dense_like(x), dense_like(x))
+)
 
 
 def _save_frames(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -92,9 +91,7 @@ def environment(z: Tensor, x: Tensor) -> Tensor:
     return h
 
 
-@environment.register_fake
-def _(z: Tensor, x: Tensor) -> Tensor:
-    return dense_like(x)
+environment.register_fake(lambda z, x: dense_like(x))
 
 
 @torch.library.custom_op("geof::environment_backward", mutates_args=())
@@ -108,9 +105,7 @@ def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor,
     return grad_z, grad_x
 
 
-@_environment_backward.register_fake
-def _(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return dense_like(z), dense_like(x)
+_environment_backward.register_fake(lambda grad_h, z, x: (dense_like(z), dense_like(x)))
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -170,7 +165,11 @@ def _edge_moments(
     h, y, active = dense(h, y, active)
     call_moments(
         "edge_moments",
-        *(h, y, weight, plan, temperature),
+        h,
+        y,
+        weight,
+        plan,
+        temperature,
         active=active,
         first=first,
         second=outer if second else None,
@@ -178,16 +177,9 @@ def _edge_moments(
     return weight, first, outer
 
 
-@_edge_moments.register_fake
-def _(
-    h: Tensor,
-    y: Tensor,
-    plan: Sequence[Tensor],
-    active: Tensor | None,
-    temperature: float,
-    second: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_moments(y, plan, second)
+_edge_moments.register_fake(
+    lambda h, y, plan, active, temperature, second: _empty_moments(y, plan, second)
+)
 
 
 def _empty_moments(
@@ -214,7 +206,11 @@ def _edge_moments_backward(
     grad_h, grad_y, force = dense_like(h), dense_like(y), torch.empty_like(weight)
     call_moments(
         "edge_moments_backward",
-        *(h, y, weight, plan, temperature),
+        h,
+        y,
+        weight,
+        plan,
+        temperature,
         grad_weight=grad_weight,
         grad_first=grad_first,
         grad_second=grad_second,
@@ -225,18 +221,12 @@ def _edge_moments_backward(
     return grad_h, grad_y
 
 
-@_edge_moments_backward.register_fake
-def _(
-    grad_weight: Tensor | None,
-    grad_first: Tensor,
-    grad_second: Tensor | None,
-    h: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    plan: Sequence[Tensor],
-    temperature: float,
-) -> tuple[Tensor, Tensor]:
-    return dense_like(h), dense_like(y)
+_edge_moments_backward.register_fake(
+    lambda grad_weight, grad_first, grad_second, h, y, weight, plan, temperature: (
+        dense_like(h),
+        dense_like(y),
+    )
+)
 
 
 def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -257,7 +247,11 @@ def _moments_gradients(
         grad_weight,
         torch.zeros_like(y) if grad_first is None else grad_first,
         grad_second if ctx.second else None,
-        *(h, y, weight, plan, ctx.temperature),
+        h,
+        y,
+        weight,
+        plan,
+        ctx.temperature,
     )
     return grad_h, grad_y, [None for _ in plan], None, None, None
 
@@ -297,16 +291,11 @@ def feedback_target(
     return made
 
 
-@feedback_target.register_fake
-def _(
-    z: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    integers: Sequence[int],
-    numbers: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty_feedback(z, message, StepOptions.unpack(integers, numbers))
+feedback_target.register_fake(
+    lambda z, message, first, second, integers, numbers: _empty_feedback(
+        z, message, StepOptions.unpack(integers, numbers)
+    )
+)
 
 
 def _empty_feedback(
@@ -349,19 +338,11 @@ def _feedback_target_backward(
     return grads
 
 
-@_feedback_target_backward.register_fake
-def _(
-    grad_aggregate: Tensor,
-    grad_target: Tensor,
-    z: Tensor,
-    message: Tensor,
-    first: Tensor,
-    second: Tensor,
-    integers: Sequence[int],
-    numbers: Sequence[float],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    options = StepOptions.unpack(integers, numbers)
-    return _feedback_gradients_like(z, message, first, second, options)
+_feedback_target_backward.register_fake(
+    lambda grad_aggregate, grad_target, z, message, first, second, integers, numbers: (
+        _feedback_gradients_like(z, message, first, second, StepOptions.unpack(integers, numbers))
+    )
+)
 
 
 def _feedback_gradients_like(

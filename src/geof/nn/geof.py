@@ -1,4 +1,4 @@
-r"""The GeoF encoder (paper, section 3 and Algorithm 1)."""
+r"""The GeoF network (paper, section 3 and Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class GeoF(Recurrence):
         x = drop_features(x, self.feature_dropout, training=self.training)
         features: Tensor = self.feature_lift(x)
         # A non-finite feature always reaches its row of the narrow product, which is cheap to
-        # check; the wide input is searched only to name the culprit.
+        # check; the wide input is searched only to name the row.
         if not torch.compiler.is_compiling() and not all_finite(features):
             check_finite("x", x.detach().to_dense())
             raise NonFiniteError(

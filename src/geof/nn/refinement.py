@@ -1,7 +1,7 @@
-r"""What strong recipes add around the recurrence; the paper's model has none of it.
+r"""Normalisation, feed-forward maps and dropout between steps; the paper's model has none of them.
 
-The mechanism stays the paper's. Between its steps the state is normalised, passed through a small
-network of the step's own, and thinned by dropout:
+The step itself stays the paper's. Between steps the state is normalised, passed through a small
+network of the step's own, and entries are dropped:
 
 .. math::
     \xi^0 \leftarrow \operatorname{Drop}(\operatorname{Norm}(\xi^0)), \qquad
@@ -84,15 +84,15 @@ class Refinement(nn.Module):
 
 
 class NodeNorm(nn.BatchNorm1d):
-    """Batch normalisation over nodes; a single node, which has no variance, is left to the past."""
+    """Batch normalisation over nodes; a lone node has no variance and takes running averages."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the normalised features."""
         if self.training and features.size(0) == 1:
-            past: Tensor = F.batch_norm(
+            alone: Tensor = F.batch_norm(
                 features, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
-            return past
+            return alone
         normalised: Tensor = super().forward(features)
         return normalised
 

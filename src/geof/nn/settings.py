@@ -29,7 +29,7 @@ class StepSettings:
         target_mix: :math:`\lambda \in (0, 1]`, weight of the residual target, Eq. (12).
         correction_strength: :math:`\gamma \ge 0`, weight of the learned correction, Eq. (12).
         spectral_floor: :math:`\epsilon_s > 0` of the second moment, Eq. (8). The paper does not
-            print it; at 1 the target of a calm neighbourhood is the identity frame.
+            print it; at 1 the target of a node without residuals is the identity frame.
         offdiagonal_bound: :math:`a_{max}` of the admissible box.
         log_scale_bounds: :math:`(\ell_{min}, \ell_{max})` of the admissible box.
         jitter: :math:`\epsilon_0` of the stabilised Cholesky factor, Eq. (51).

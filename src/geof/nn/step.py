@@ -123,10 +123,9 @@ class Recurrence(nn.Module):
         xi = self._split(state.features)  # (n, B, m)
         message = self._split(self.transport.message(state.features))  # (n, B, m)
         spec = step_spec(self.settings, self.schedule, number)
+        evolution = self._evolution(signature, number)
         result = self._backend_for(xi, spec.statistic).step(
-            *(xi, message, state.coordinates, edges, spec),
-            self._evolution(signature, number),
-            trace=trace,
+            xi, message, state.coordinates, edges, spec, evolution, trace=trace
         )
         features = self.transport(state.features, result.aggregate.flatten(1))  # Eq. (7)
         following = CoupledState(features, result.coordinates)
@@ -164,7 +163,7 @@ class Recurrence(nn.Module):
             signature_bound: :math:`\bar U`, a bound on every :math:`\|u_i\|_2`.
 
         Raises:
-            ConfigError: For a variant the proposition does not speak of.
+            ConfigError: For a variant that the proposition does not cover.
         """
         settings = self.settings
         variant = (settings.frame_transport, settings.feedback, settings.evolution)
