@@ -19,9 +19,9 @@ from geof.errors import ConfigError, DataError, StoppedError
 from geof.executor import Outcome, WorkerLostError
 from geof.training import NodeTask, RunConfig, Trainer, runs
 from geof.training.run_folder import locked
-from geof.training.runs import Runner
+from geof.training.runs import Runner, TrialTrainer
 from geof.training.space import Choices, Range, Space, laid_over
-from geof.training.sweep import Sweep, SweepConfig, TrialTrainer, _hash_of, best_of
+from geof.training.sweep import Sweep, SweepConfig, _hash_of, best_of
 from geof.yaml_files import read_yaml
 
 FIXED = {

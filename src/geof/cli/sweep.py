@@ -27,8 +27,9 @@ from geof.errors import ConfigError, GeofError, StoppedError
 from geof.yaml_files import parse_words, read_yaml
 
 if TYPE_CHECKING:
+    from geof.training.runs import TrialTrainer
     from geof.training.study import Order, Study
-    from geof.training.sweep import Finished, Sampler, Sweep, TrialTrainer
+    from geof.training.sweep import Finished, Sampler, Sweep
 
 _REMEMBERED = (
     *("space", "out", "splits", "sampler", "seed"),
@@ -109,8 +110,7 @@ def _search(study: Study, trainer: TrialTrainer, screen: _Screen) -> int:
 
 
 def _trainer(options: argparse.Namespace, order: Order) -> TrialTrainer:
-    from geof.training.runs import Runner
-    from geof.training.sweep import TrialTrainer
+    from geof.training.runs import Runner, TrialTrainer
 
     plugin = None if options.plugin is None else options.plugin.resolve()
     # Workers of a sweep that was killed stop after their epoch: wait for them.

@@ -1,7 +1,8 @@
-"""Many runs in one process: data and tasks are kept from one to the next."""
+"""Many runs in one process: data and tasks are kept from one to the next. A search's trials too."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geof.data.sources import Loaded, read_data
-from geof.errors import FolderLockedError, StoppedError
+from geof.errors import DataError, FolderLockedError, NonFiniteError, StoppedError
 from geof.methods.registry import load_plugin
 from geof.training.config import RunConfig
 from geof.training.tasks import Task, build_task
@@ -102,6 +103,57 @@ class Runner:
         self.__dict__.update(state)
         if self.plugin is not None:
             load_plugin(self.plugin)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point of the space to be trained.
+
+    Attributes:
+        folder: For its runs.
+        runs: Their configs, one per split.
+    """
+
+    folder: Path
+    runs: tuple[RunConfig, ...]
+
+
+@dataclass
+class TrialTrainer:
+    """Trains trials, in the process that draws them or in a worker.
+
+    Attributes:
+        runner: Trains the runs.
+        content_hash: Of the data the study was begun with; ``None`` takes any.
+    """
+
+    runner: Runner = field(default_factory=lambda: Runner(patience=math.inf))
+    content_hash: str | None = None
+
+    def __call__(self, trial: Trial, should_stop: Callable[[], bool]) -> dict[str, float]:
+        """Return the validation metric of every split.
+
+        Raises:
+            DataError: If something is wrong that no other options would mend.
+            StoppedError: If ``should_stop`` said so; the state is saved.
+        """
+        scores = {}
+        for config in trial.runs:
+            self.require_data(config)
+            result = self.runner.train(config, trial.folder / f"split-{config.split}", should_stop)
+            scores[config.split] = result.validation
+        if not all(map(math.isfinite, scores.values())):
+            raise NonFiniteError(f"Expected a finite validation metric (got {scores}).")
+        return scores
+
+    def require_data(self, config: RunConfig) -> None:
+        """Raise ``DataError`` if the data are no longer what they were."""
+        data = self.runner.read(config).data
+        if self.content_hash not in (None, data.content_hash):
+            raise DataError(
+                f"Expected the data the study was begun with, but '{data.name}' has changed. Bring "
+                "them back or begin another study."
+            )
 
 
 def _data_key(config: RunConfig) -> Any:

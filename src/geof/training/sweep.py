@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -23,12 +23,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from pydantic import Field
 
-from geof.errors import ConfigError, DataError, GeofError, NonFiniteError, StoppedError
+from geof.errors import ConfigError, DataError, GeofError, StoppedError
 from geof.executor import Executor, InProcess, Outcome
 from geof.io import write_atomically
 from geof.options import Count, Options
 from geof.training.config import RunConfig
-from geof.training.runs import Runner
+from geof.training.runs import Trial, TrialTrainer
 from geof.training.space import Range, Space, as_json, laid_over
 
 Sampler: TypeAlias = Literal["tpe", "grid", "random"]
@@ -90,57 +90,6 @@ class SweepConfig(Options):
                 )
         points = math.prod(len(dimension.values) for dimension in space.dimensions.values())
         return min(self.trials or points, points)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A point of the space to be trained.
-
-    Attributes:
-        folder: For its runs.
-        runs: Their configs, one per split.
-    """
-
-    folder: Path
-    runs: tuple[RunConfig, ...]
-
-
-@dataclass
-class TrialTrainer:
-    """Trains trials, in the process that draws them or in a worker.
-
-    Attributes:
-        runner: Trains the runs.
-        content_hash: Of the data the study was begun with; ``None`` takes any.
-    """
-
-    runner: Runner = field(default_factory=lambda: Runner(patience=math.inf))
-    content_hash: str | None = None
-
-    def __call__(self, trial: Trial, should_stop: Callable[[], bool]) -> dict[str, float]:
-        """Return the validation metric of every split.
-
-        Raises:
-            DataError: If something is wrong that no other options would mend.
-            StoppedError: If ``should_stop`` said so; the state is saved.
-        """
-        scores = {}
-        for config in trial.runs:
-            self.require_data(config)
-            result = self.runner.train(config, trial.folder / f"split-{config.split}", should_stop)
-            scores[config.split] = result.validation
-        if not all(map(math.isfinite, scores.values())):
-            raise NonFiniteError(f"Expected a finite validation metric (got {scores}).")
-        return scores
-
-    def require_data(self, config: RunConfig) -> None:
-        """Raise ``DataError`` if the data are no longer what they were."""
-        data = self.runner.read(config).data
-        if self.content_hash not in (None, data.content_hash):
-            raise DataError(
-                f"Expected the data the study was begun with, but '{data.name}' has changed. Bring "
-                "them back or begin another study."
-            )
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,8 @@ from geof.cli.arguments import positive
 from geof_paper.commands.folders import results_folder
 
 if TYPE_CHECKING:
+    from geof.executor import Executor
     from geof_paper.grid.grid import Grid
-
-_WORKER = "GEOF_GRID_WORKER"
-"""Set for the processes ``--workers`` starts: they train and leave the rest to their parent."""
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,18 +44,49 @@ def run_grid(options: argparse.Namespace, grid: Grid) -> int:
     """Train and measure what is missing.
 
     Returns:
-        How many cells failed, in this process or its workers.
+        How many cells failed.
     """
+    from geof.cli.interrupts import stop_requests
+    from geof_paper.grid.worker import train_cells
+
+    # Workers may be elsewhere, where a relative path would be another.
+    grid = replace(grid, work=grid.work.resolve())
+    data_root = None if options.data_root is None else options.data_root.resolve()
+    # Ray takes signals over when it starts: it comes first.
+    with _executor(options, grid) as executor, stop_requests() as should_stop:
+        failed = train_cells(
+            grid,
+            executor,
+            data_root=data_root,
+            budget=options.budget,
+            retry=options.retry_failed,
+            should_stop=should_stop,
+            say=lambda text: print(text, flush=True),
+        )
+        stopped = should_stop()
+    if stopped:
+        say_missing(grid)
+        raise KeyboardInterrupt
+    return failed
+
+
+@contextmanager
+def _executor(options: argparse.Namespace, grid: Grid) -> Iterator[Executor]:
+    """Yield where cells are run."""
+    from geof.executor import InProcess, Processes
+
     if options.ray is not None:
-        return _run_on_ray(options, grid)
-    if options.workers > 1 and not is_worker():
-        return _spawn(options, grid)
-    return _run_here(options, grid)
+        from geof_paper.grid.cells import Cell
+        from geof_paper.grid.ray_grid import RayExecutor, revision_of
 
-
-def is_worker() -> bool:
-    """Return whether this process was started by :func:`run_grid` to train only."""
-    return _WORKER in os.environ
+        address = None if options.ray == "local" else options.ray
+        folder = partial(Cell.folder, work=grid.work)
+        with RayExecutor.connected(address, options.workers, folder, revision_of) as executor:
+            yield executor
+    elif options.workers > 1:
+        yield Processes(options.workers)
+    else:
+        yield InProcess()
 
 
 def say_missing(grid: Grid) -> None:
@@ -69,65 +98,6 @@ def say_missing(grid: Grid) -> None:
     print(f"{count} of {len(grid.cells)} cells are not finished:")
     for entry in missing:
         print(f"  {entry}")
-
-
-def _run_here(options: argparse.Namespace, grid: Grid) -> int:
-    from geof.cli.interrupts import stop_requests
-    from geof_paper.grid.worker import Worker
-
-    with stop_requests() as should_stop:
-        worker = Worker(
-            grid.work,
-            data_root=options.data_root,
-            should_stop=should_stop,
-            say=lambda text: print(text, flush=True),
-            deadline=None if options.budget is None else time.monotonic() + options.budget,
-            seconds=grid.seconds,
-            is_done=grid.is_done,
-            retry=options.retry_failed,
-        )
-        failed = worker.run(grid.cells, grid.finish)
-        if not is_worker():
-            failed += worker.measure(grid.unmeasured(), grid.finish)
-        stopped = should_stop()
-    if stopped:
-        say_missing(grid)
-        raise KeyboardInterrupt
-    return failed
-
-
-def _spawn(options: argparse.Namespace, grid: Grid) -> int:
-    """Start the same command several times over; its processes keep out of each other's way."""
-    threads = max((os.cpu_count() or 1) // options.workers, 1)
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, _WORKER: "1"}
-    command = [sys.executable, "-m", "geof.cli", *options.words]
-    workers = [subprocess.Popen(command, env=environment) for _ in range(options.workers)]
-    try:
-        codes = [worker.wait() for worker in workers]
-    except KeyboardInterrupt:  # the terminal sent it to the workers too: they save
-        for worker in workers:
-            worker.wait()
-        raise
-    if any(code not in (0, 1) for code in codes):
-        print(f"geof: workers ended with exit codes {codes}", file=sys.stderr)
-    # Cells that a killed worker had begun, and measures of cells trained earlier.
-    rest = {"budget": None if options.budget is None else 0.0, "retry_failed": False}
-    left = _run_here(argparse.Namespace(**{**vars(options), **rest}), grid)
-    return left + sum(code != 0 for code in codes)
-
-
-def _run_on_ray(options: argparse.Namespace, grid: Grid) -> int:
-    from geof_paper.grid.ray_grid import run_on_ray
-
-    return run_on_ray(
-        grid,
-        address=None if options.ray == "local" else options.ray,
-        workers=options.workers,
-        data_root=options.data_root,
-        say=lambda text: print(text, flush=True),
-        budget=options.budget,
-        retry=options.retry_failed,
-    )
 
 
 def names(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geof.errors import ConfigError
-from geof_paper.commands.grid import add_grid_arguments, is_worker, names, run_grid, say_missing
+from geof_paper.commands.grid import add_grid_arguments, names, run_grid, say_missing
 
 if TYPE_CHECKING:
     from geof_paper.render.study_tables import StudyRuns, StudyTable
@@ -69,13 +69,12 @@ def run(options: argparse.Namespace) -> int:
     if options.name in COMPUTED:
         _write(options, _computed(options))
         return 0
-    runs = _study_runs(options)
-    failed = 0 if options.no_run else run_grid(options, runs.grid)
-    if is_worker():
-        return 1 if failed else 0
     from geof_paper.render.studies import study_tables
 
+    runs = _study_runs(options)
+    failed = 0
     if not options.no_run:
+        failed = run_grid(options, runs.grid)
         runs.grid.record()
     _write(options, study_tables(runs))
     say_missing(runs.grid)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from geof.errors import ConfigError
 from geof_paper.commands.folders import results_folder
-from geof_paper.commands.grid import add_grid_arguments, is_worker, names, run_grid, say_missing
+from geof_paper.commands.grid import add_grid_arguments, names, run_grid, say_missing
 
 if TYPE_CHECKING:
     from geof_paper.grid.records import RecordedRun
@@ -96,9 +96,8 @@ def run_cells(options: argparse.Namespace) -> int:
     rows = choose_rows(options.tasks, options.datasets, options.methods, tuple(options.changes))
     grid = Grid(order(rows, options.splits or ALL_SPLITS), options.work, options.results)
     failed = run_grid(options, grid)
-    if not is_worker():
-        grid.record()
-        say_missing(grid)
+    grid.record()
+    say_missing(grid)
     return 1 if failed else 0
 
 

@@ -1,153 +1,192 @@
-"""The same grid on a Ray cluster: one task per cell, brought home when it is done.
+"""Jobs on a Ray cluster: one task each, whose folder is brought home when it is done.
 
-Machines need this package (the same code, which is checked) and the raw data below the same
-``data_root``; they need not share a disk. Where they do, a cell whose machine died is continued
+Machines need this package (the same versions, which is checked) and the raw data below the same
+``data_root``; they need not share a disk. Where they do, a job whose machine died is continued
 from its last saved state; otherwise it is begun again.
 """
 
 from __future__ import annotations
 
 import logging
+import pickle
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from geof.errors import ConfigError
-from geof.io import write_atomically, write_json
+from geof.errors import ConfigError, FolderLockedError, GeofError
+from geof.executor import Function, Job, Outcome, ShouldStop, Value, attempt, until
+from geof.io import write_atomically
 from geof.training.run_folder import read_result
+from geof.version import __version__
 from geof_paper.grid.cells import Cell
-from geof_paper.grid.grid import Grid
-from geof_paper.grid.worker import FAILURE, Worker
 
 RETRIES = 3
-"""How often a cell whose process died is begun again."""
+"""How often a job whose process died is begun again."""
+
+_POLL_SECONDS = 0.2
+_ASK_SECONDS = 1.0
+"""From one question of a task, whether it is to stop, to the next."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a task brings home.
+class RayExecutor:
+    """Runs jobs as tasks of Ray. See :class:`geof.executor.Executor`.
 
     Attributes:
-        said: What its worker had to say.
-        files: The run folder's files by name.
-        failed: Whether the cell, or a measure of it, failed.
+        ray: The module, connected to a cluster.
+        folder: Where a job writes, the same on every machine; its files are brought here.
+        code: Says what code would do a job, to be the same on every machine.
     """
 
-    said: tuple[str, ...]
-    files: dict[str, bytes]
-    failed: bool
+    ray: Any
+    folder: Callable[[Any], Path]
+    code: Callable[[Any], str]
 
+    @classmethod
+    @contextmanager
+    def connected(
+        cls,
+        address: str | None,
+        workers: int,
+        folder: Callable[[Any], Path],
+        code: Callable[[Any], str],
+    ) -> Iterator[RayExecutor]:
+        """Yield an executor on a cluster; disconnect in the end.
 
-def run_on_ray(
-    grid: Grid,
-    *,
-    address: str | None,
-    workers: int,
-    data_root: Path | None,
-    say: Callable[[str], None],
-    budget: float | None = None,
-    retry: bool = False,
-) -> int:
-    """Train and measure every missing cell of a grid on Ray.
+        Args:
+            address: Such as ``auto`` or ``ray://head:10001``; ``None`` starts Ray here.
+            workers: How many processes a Ray started here has.
+            folder: Where a job writes.
+            code: Says what code would do a job.
 
-    Args:
-        grid: What to run.
-        address: Of a cluster, such as ``auto`` or ``ray://head:10001``; ``None`` starts Ray here.
-        workers: How many processes a Ray started here has.
-        data_root: Where raw files are, on every machine.
-        say: Told what happens.
-        budget: Begin no cell that would end after so many seconds.
-        retry: Whether failed cells are tried again.
+        Raises:
+            ConfigError: If Ray is not installed or the cluster cannot be reached.
+        """
+        ray = _connect(address, workers)
+        try:
+            yield cls(ray, folder, code)
+        finally:
+            ray.shutdown()
 
-    Returns:
-        How many cells failed.
+    def run(
+        self,
+        function: Function[Job, Value],
+        jobs: Iterable[Job],
+        *,
+        should_stop: ShouldStop = lambda: False,
+    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        """Yield every job with its outcome, its folder brought home.
 
-    Raises:
-        ConfigError: If Ray is not installed or the cluster cannot be reached.
-    """
-    grid = replace(grid, work=grid.work.resolve(), results=grid.results.resolve())
-    ray = _ray(address, workers)
-    deadline = None if budget is None else time.monotonic() + budget
-    begin = ray.remote(num_cpus=1, max_retries=RETRIES)(_train)
-    waiting = _wanted(grid, deadline, retry)
-    running: dict[Any, Cell] = {}
-    failed = 0
-    try:
+        Raises:
+            ConfigError: If a machine has other code.
+        """
+        ray = self.ray
+        stop = ray.remote(num_cpus=0)(StopFlag).remote()
+        held = ray.put(pickle.dumps((function, self.folder, self.code)))
+        begin = ray.remote(num_cpus=1, max_retries=RETRIES)(_train)
+        drawn = until(jobs, should_stop)
+        running: dict[Any, Job] = {}
         while True:
+            if should_stop():
+                stop.ask.remote()
             room = int(ray.cluster_resources().get("CPU", 1)) - len(running)
-            for cell in _few(waiting, room):
-                running[begin.remote(cell, cell.code, grid, data_root, retry)] = cell
+            for job in islice(drawn, max(room, 0)):
+                running[begin.remote(held, job, self._code(job), stop)] = job
             if not running:
-                return failed
-            (done, *_), _ = ray.wait(list(running), num_returns=1)
-            failed += _bring_home(ray, done, running.pop(done), grid, say)
-    finally:
-        ray.shutdown()
+                return
+            for done in ray.wait(list(running), timeout=_POLL_SECONDS)[0]:
+                job = running.pop(done)
+                yield job, self._bring_home(job, done)
+
+    def _code(self, job: Any) -> str:
+        return f"geof {__version__}, {self.code(job)}"
+
+    def _bring_home(self, job: Job, done: Any) -> Outcome[Any]:
+        """Write a task's files here unless they are; return its outcome."""
+        outcome: Outcome[Any]
+        try:
+            outcome, files = self.ray.get(done)
+        except self.ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, OtherCodeError):
+                raise ConfigError(str(cause)) from error
+            return Outcome(error=GeofError(f"{type(error).__name__}: {error}"))
+        if files:
+            write_files(self.folder(job), files)
+        return outcome
 
 
-def _wanted(grid: Grid, deadline: float | None, retry: bool) -> Iterator[Cell]:
-    """Yield what is still to be run, judged when its turn comes."""
-    judge = Worker(
-        grid.work,
-        deadline=deadline,
-        seconds=grid.seconds,
-        is_done=grid.is_done,
-        retry=retry,
-    )
-    unmeasured = set(grid.unmeasured())
-    for cell in grid.cells:
-        if cell in unmeasured or (not judge.is_settled(cell) and judge.fits(cell)):
-            yield cell
+def revision_of(cell: Cell) -> str:
+    """Say what code would train a cell."""
+    return f"revision {cell.revision} of '{cell.row.method}'"
 
 
-def _few(cells: Iterator[Cell], count: int) -> list[Cell]:
-    return [cell for _, cell in zip(range(count), cells, strict=False)]
+class OtherCodeError(Exception):
+    """A machine would not do what the one that started it would."""
 
 
-def _train(cell: Cell, code: str, grid: Grid, data_root: Path | None, retry: bool) -> Outcome:
-    """Run one cell in a process of the cluster."""
-    if cell.code != code:
-        raise ConfigError(
-            f"Expected the code of the machine that started the grid ({code}; got {cell.code} "
-            "here). Install the same version everywhere."
+class StopFlag:
+    """Tells the tasks on all machines whether to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self) -> None:
+        """Ask all to stop."""
+        self.asked = True
+
+    def is_asked(self) -> bool:
+        """Return whether that was done."""
+        return self.asked
+
+
+def _train(held: bytes, job: Any, code: str, stop: Any) -> tuple[Outcome[Any], dict[str, bytes]]:
+    """Do one job in a process of the cluster; return its outcome and its folder's files."""
+    function, folder_of, code_of = _loaded(held)
+    here = f"geof {__version__}, {code_of(job)}"
+    if here != code:
+        raise OtherCodeError(
+            f"Expected the code of the machine that started this ({code}; got {here}). Install the "
+            "same version everywhere."
         )
     torch.set_num_threads(1)  # what the task has asked for
-    said: list[str] = []
-    worker = Worker(grid.work, data_root, say=said.append, retry=retry)
-    failed = worker.run([cell], grid.measure_cell)
-    if cell in grid.unmeasured():
-        failed += worker.measure([cell], grid.measure_cell)
-    folder = cell.folder(grid.work)
+    outcome = attempt(function, job, _Asked(stop))
+    if isinstance(outcome.error, FolderLockedError):
+        return outcome, {}  # the files are another's
+    folder = folder_of(job)
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-    return Outcome(tuple(said), files, bool(failed))
+    return outcome, {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def _bring_home(ray: Any, done: Any, cell: Cell, grid: Grid, say: Callable[[str], None]) -> int:
-    """Write a task's files here unless they are; return 1 if the cell failed."""
-    folder = cell.folder(grid.work)
-    try:
-        outcome: Outcome = ray.get(done)
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        if isinstance(cause, ConfigError):
-            raise cause from error
-        folder.mkdir(parents=True, exist_ok=True)
-        if read_result(folder) is None:
-            write_json(folder / FAILURE, {"error": f"{type(error).__name__}: {error}"})
-        say(f"{cell.row.name} split {cell.split} failed: {error}")
-        return 1
-    _write_files(folder, outcome.files)
-    for text in outcome.said:
-        say(text)
-    return int(outcome.failed)
+@lru_cache(maxsize=1)
+def _loaded(held: bytes) -> Any:
+    """Return what a process keeps from one task to the next."""
+    return pickle.loads(held)  # from the process that connected to this cluster
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+class _Asked:
+    """Asks a flag, not more often than it is worth."""
+
+    def __init__(self, flag: Any) -> None:
+        self.flag, self.answer, self.next = flag, False, 0.0
+
+    def __call__(self) -> bool:
+        if not self.answer and time.monotonic() >= self.next:
+            import ray
+
+            self.answer = ray.get(self.flag.is_asked.remote())
+            self.next = time.monotonic() + _ASK_SECONDS
+        return self.answer
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
     """Bring a run folder home; where the disk is shared, all of it is there already.
 
     What an earlier, unfinished attempt left here is not part of that run and goes.
@@ -161,17 +200,17 @@ def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     for name in sorted(files, key=lambda name: name == "result.json"):
         path = folder / name
         if not (finished and path.exists()):
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, files[name])
 
 
-def _ray(address: str | None, workers: int) -> Any:
+def _connect(address: str | None, workers: int) -> Any:
     """Return Ray, connected."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError(
-            "Expected Ray for '--ray'. Install it with: pip install 'geof[ray]'"
+            "Expected Ray for '--ray' (it is not installed). Run pip install './paper[ray]' in a "
+            "checkout of the project."
         ) from error
     where: dict[str, Any] = {"num_cpus": workers} if address is None else {"address": address}
     try:

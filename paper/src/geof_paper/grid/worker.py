@@ -1,178 +1,210 @@
-"""Run what is missing: several workers, one machine, any number of interruptions.
+"""Run what is missing of a grid: here, in processes or on a cluster, over any interruption.
 
-Workers share nothing but the folders. Each goes through the same list, passes over cells that are
-finished or locked by another, and trains the rest; so a killed worker loses nothing, and more may
-be started at any time.
+One process judges which cells are wanted and records what came of them; workers train and measure.
+A grid may be started several times over: a cell that another process has is passed over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from geof.data.catalogue import load
 from geof.data.records import GraphSet, NodeGraph
-from geof.errors import DataError, GeofError, StoppedError
+from geof.errors import DataError, FolderLockedError, GeofError, StoppedError
+from geof.executor import Executor, InProcess, Outcome
 from geof.io import write_json
-from geof.machine import note_machine
-from geof.training import Result, Task, Watch, run_experiment
-from geof.training.plan import Plan
+from geof.training import Result, RunConfig
 from geof.training.run_folder import read_result
+from geof.training.runs import Runner
 from geof_paper.grid.cells import Cell
+from geof_paper.grid.grid import Grid
+from geof_paper.grid.records import FAILURE, record_cells
 
-Finished: TypeAlias = Callable[[Cell, NodeGraph | GraphSet], object]
+_PATIENCE_SECONDS = 10.0
+"""For a folder that is locked: workers whose parent was killed leave it after their epoch."""
 
-FAILURE = "failure.json"
-"""In the folder of a run that did not come to its end, and why."""
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker has to say about a cell.
+
+    Attributes:
+        said: Lines for people.
+        failed: Whether a measure failed.
+        absent: Why the cell's data cannot be read, if so.
+    """
+
+    said: tuple[str, ...] = ()
+    failed: bool = False
+    absent: str | None = None
 
 
 @dataclass
-class Worker:
-    """Trains cells, keeping data and tasks from one to the next.
+class CellTrainer:
+    """Trains and measures cells, keeping data and tasks from one to the next.
 
     Attributes:
-        work: Where run folders go.
+        grid: Where run folders are and what is measured.
         data_root: Where raw files are.
-        should_stop: Asked after every epoch and between cells.
-        say: Told what happens.
-        deadline: Time (``time.monotonic``) after which no cell is begun; ``None`` for never.
-        seconds: What a cell is expected to take, ``None`` where nothing is known; one that does
-            not fit before the deadline is passed over.
-        is_done: Whether a cell needs no run although there is no folder of it.
-        retry: Whether cells that failed before are tried again.
+        runner: Trains the runs.
     """
 
-    work: Path
+    grid: Grid
     data_root: Path | None = None
-    should_stop: Callable[[], bool] = lambda: False
-    say: Callable[[str], None] = lambda text: None
-    deadline: float | None = None
-    seconds: Callable[[Cell], float | None] = lambda cell: None
-    is_done: Callable[[Cell], bool] = lambda cell: False
-    retry: bool = False
-    _data: dict[str, NodeGraph | GraphSet] = field(default_factory=dict)
-    _absent: set[str] = field(default_factory=set)
-    _task: tuple[Any, Task] | None = None
+    runner: Runner = field(
+        default_factory=lambda: Runner(patience=_PATIENCE_SECONDS, save_seconds=30.0)
+    )
 
-    def run(self, cells: Sequence[Cell], finished: Finished) -> int:
-        """Train every cell that is neither finished nor in other hands.
+    def __call__(self, cell: Cell, should_stop: Callable[[], bool]) -> Report:
+        """Train a cell unless it is, and measure it unless that is done.
 
-        A cell that fails, for whatever reason, is said and recorded, and the next one is begun.
-
-        Args:
-            cells: In this order.
-            finished: Told of each cell done here, failed ones too, with its data.
-
-        Returns:
-            How many cells failed here, those without data included.
+        Raises:
+            FolderLockedError: If another process has the cell.
+            StoppedError: If ``should_stop`` said so; the state is saved.
+            Exception: Whatever training fails of.
         """
-        failed = 0
-        for cell in cells:
-            if self.should_stop():
-                break
-            if self.is_settled(cell) or not self.fits(cell):
-                continue
-            data = self._data_of(cell.row.dataset)
-            if data is None:
-                failed += 1
-                continue
-            try:
-                self.say(_line(cell, self._train(cell, data)))
-            except _BusyError:
-                continue
-            except StoppedError:  # its state is saved
-                break
-            except Exception as error:  # of whatever kind: the table shows it, the grid goes on
-                self._record(cell, error)
-                failed += 1
-            failed += self._finish(cell, data, finished)
-        return failed
-
-    def measure(self, cells: Sequence[Cell], finished: Finished) -> int:
-        """Call ``finished`` for cells that were trained before; return how many failed."""
-        failed = 0
-        for cell in cells:
-            data = self._data_of(cell.row.dataset)
-            if self.should_stop() or data is None:
-                break
-            failed += self._finish(cell, data, finished)
-        return failed
-
-    def _finish(self, cell: Cell, data: NodeGraph | GraphSet, finished: Finished) -> int:
+        config = self._config(cell)
         try:
-            finished(cell, data)
+            data = self.runner.read(config).data
+        except DataError as error:
+            return Report(absent=f"{cell.row.dataset}: {error}")
+        folder = cell.folder(self.grid.work)
+        said = []
+        if not folder.is_dir() or read_result(folder) is None:
+            said.append(_line(cell, self.runner.train(config, folder, should_stop)))
+        problem = self._measure(cell, data)
+        return Report((*said, *problem), failed=bool(problem))
+
+    def _config(self, cell: Cell) -> RunConfig:
+        data = replace(cell.config.data, data_root=self.data_root)
+        return replace(cell.config, data=data)
+
+    def _measure(self, cell: Cell, data: NodeGraph | GraphSet) -> list[str]:
+        try:
+            self.grid.measure_cell(cell, data)
         except GeofError as error:
-            self.say(f"{cell.row.name} split {cell.split}, measured: {error}")
-            return 1
-        return 0
+            return [f"{cell.row.name} split {cell.split}, measured: {error}"]
+        return []
 
-    def is_settled(self, cell: Cell) -> bool:
+
+def train_cells(
+    grid: Grid,
+    executor: Executor | None = None,
+    *,
+    data_root: Path | None = None,
+    budget: float | None = None,
+    retry: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Train and measure every cell that is neither finished nor in other hands; record each.
+
+    A cell that fails, for whatever reason, is said and recorded, and the others go on.
+
+    Args:
+        grid: What to run, in its order.
+        executor: Where; in this process if not said.
+        data_root: Where raw files are.
+        budget: Begin no cell that would end after so many seconds, as far as is known.
+        retry: Whether cells that failed before are tried again.
+        should_stop: Asked between cells and, by workers, after every epoch.
+        say: Told what happens.
+
+    Returns:
+        How many cells failed here, those without data included.
+    """
+    deadline = None if budget is None else time.monotonic() + budget
+    session = _Session(grid, executor or InProcess(), deadline, retry, should_stop, say)
+    trainer = CellTrainer(replace(grid, cells=()), data_root)
+    session.run(trainer, grid.cells)
+    if session.busy:  # perhaps no longer
+        session.run(trainer, tuple(session.busy))
+    return session.failed
+
+
+@dataclass
+class _Session:
+    """One call of :func:`train_cells`.
+
+    Attributes:
+        deadline: Time (``time.monotonic``) after which no cell is begun; ``None`` for never.
+        failed: How many cells failed.
+        absent: Datasets that cannot be read.
+        busy: Cells that were in other hands.
+    """
+
+    grid: Grid
+    executor: Executor
+    deadline: float | None
+    retry: bool
+    should_stop: Callable[[], bool]
+    say: Callable[[str], None]
+    failed: int = 0
+    absent: set[str] = field(default_factory=set)
+    busy: list[Cell] = field(default_factory=list)
+
+    def run(self, trainer: CellTrainer, cells: Iterable[Cell]) -> None:
+        self.busy = []
+        outcomes = self.executor.run(trainer, self._wanted(cells), should_stop=self.should_stop)
+        with closing(outcomes):
+            for cell, outcome in outcomes:
+                self._take(cell, outcome)
+
+    def _wanted(self, cells: Iterable[Cell]) -> Iterator[Cell]:
+        """Yield what is still to be run, judged when its turn comes."""
+        unmeasured = set(self.grid.unmeasured())
+        for cell in cells:
+            if cell not in unmeasured and (self._is_settled(cell) or not self._fits(cell)):
+                continue
+            if cell.row.dataset in self.absent:
+                self.failed += 1
+                continue
+            (cell.folder(self.grid.work) / FAILURE).unlink(missing_ok=True)  # it is tried again
+            yield cell
+
+    def _is_settled(self, cell: Cell) -> bool:
         """Return whether a cell is finished, or failed and not to be tried again."""
-        folder = cell.folder(self.work)
-        if folder.is_dir() and read_result(folder) is not None:
+        if self.grid.is_finished(cell):
             return True
-        return self.is_done(cell) or ((folder / FAILURE).exists() and not self.retry)
+        return self.grid.failure(cell) is not None and not self.retry
 
-    def fits(self, cell: Cell) -> bool:
+    def _fits(self, cell: Cell) -> bool:
         """Return whether a cell would end before the deadline, as far as is known."""
         if self.deadline is None:
             return True
         left = self.deadline - time.monotonic()
-        return left > 0 and (self.seconds(cell) or 0.0) <= left
+        return left > 0 and (self.grid.seconds(cell) or 0.0) <= left
 
-    def _data_of(self, dataset: str) -> NodeGraph | GraphSet | None:
-        """Return a dataset, ``None`` (said once) if it cannot be read."""
-        if dataset not in self._data and dataset not in self._absent:
-            try:
-                self._data[dataset] = load(dataset, data_root=self.data_root)
-            except DataError as error:
-                self.say(f"{dataset}: {error}")
-                self._absent.add(dataset)
-        return self._data.get(dataset)
+    def _take(self, cell: Cell, outcome: Outcome[Report]) -> None:
+        """Say and record what came of a cell."""
+        report = outcome.value or Report()
+        if isinstance(outcome.error, StoppedError):  # its state is saved
+            return
+        if isinstance(outcome.error, FolderLockedError):
+            self.busy.append(cell)
+            return
+        if report.absent is not None:
+            self.failed += 1
+            if cell.row.dataset not in self.absent:
+                self.absent.add(cell.row.dataset)
+                self.say(report.absent)
+            return
+        if outcome.error is not None:
+            self._note(cell, outcome.error)
+        for line in report.said:
+            self.say(line)
+        self.failed += report.failed or outcome.error is not None
+        record_cells([cell], self.grid.work, self.grid.results)
 
-    def _train(self, cell: Cell, data: NodeGraph | GraphSet) -> Result:
-        (cell.folder(self.work) / FAILURE).unlink(missing_ok=True)  # it is tried again
-        plan = cell.row.plan(cell.split)
-        experiment = plan.experiment(
-            self._task_of(data, plan),
-            read_test=cell.row.reads_test,
-            record={
-                "data": {"content_hash": data.content_hash, "notes": list(data.notes)},
-                "class_names": list(data.class_names),
-            },
-        )
-        watch = Watch(should_stop=self.should_stop, save_seconds=30.0)
-        folder = cell.folder(self.work)
-        try:
-            result = run_experiment(experiment, out=folder, watch=watch)[1]
-        except DataError as error:
-            if "another run is at work" in str(error):
-                raise _BusyError from error
-            raise
-        note_machine(folder)
-        return result
-
-    def _record(self, cell: Cell, error: Exception) -> None:
-        """Write down a failure where the loop has not done so."""
-        path = cell.folder(self.work) / FAILURE
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"error": f"{type(error).__name__}: {error}"})
+    def _note(self, cell: Cell, error: Exception) -> None:
+        """Write down a failure where the run has not done so."""
+        if self.grid.failure(cell) is None:
+            text = f"{type(error).__name__}: {error}"
+            write_json(cell.folder(self.grid.work) / FAILURE, {"error": text})
         self.say(f"{cell.row.name} split {cell.split} failed: {error}")
-
-    def _task_of(self, data: NodeGraph | GraphSet, plan: Plan) -> Task:
-        """Return the task, the one before where only the method differs."""
-        key = (data.name, plan.task, plan.split, plan.signature, plan.batches, plan.training.seed)
-        if self._task is None or self._task[0] != key:
-            self._task = (key, plan.build_task(data, self.data_root))
-        return self._task[1]
-
-
-class _BusyError(Exception):
-    """Another worker has the cell."""
 
 
 def _line(cell: Cell, result: Result) -> str:
