@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-import warnings
 from statistics import NormalDist
 
 import pytest
 import torch
 from torch.nn import functional as F
-from torch_geometric.utils import to_undirected
 
 from geof.errors import ConfigError, StoppedError
-from geof.methods.interface import GraphInputs
-from geof.testing import assert_permutation_equivariant, assert_same
-from geof.training import TrainSettings, Watch, fit
-from geof.training.network import Network, NetworkSpec
+from geof.methods.interface import GraphInputs, InputShape
+from geof.testing import (
+    MethodTestCase,
+    assert_same,
+    draw_parameters,
+    random_graph,
+    side_by_side,
+    tiny_task,
+)
+from geof.training import Network, RunConfig, Trainer, TrainingConfig, Watch
 from geof_paper.baselines.amp import (
     AMP,
     AMPGraphReadout,
@@ -25,45 +29,27 @@ from geof_paper.baselines.amp import (
     least_depth,
     mixture_of,
 )
-from tests.graphs import random_sample
-from tests.training.toys import graph_task, link_task, node_task
-
-
-def graph(seed: int = 0, **sizes):
-    x, edge_index, u = random_sample(seed, **sizes)
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    return x, to_undirected(edge_index, num_nodes=x.size(0)), u
-
-
-def inputs(seed: int = 0) -> GraphInputs:
-    return GraphInputs.build(*graph(seed))
-
-
-def two_graphs() -> GraphInputs:
-    (x, edges, u), (y, more, v) = graph(0), graph(1, nodes=1, edges=0)
-    batch = torch.tensor([0] * 9 + [1])
-    edge_index = torch.cat([edges, more + 9], dim=1)
-    return GraphInputs.build(torch.cat([x, y]), edge_index, torch.cat([u, v]), batch, 2)
-
-
-def randomised(module):
-    for name, parameter in module.named_parameters():
-        if "depths" not in name:
-            parameter.data.copy_(torch.randn(parameter.shape).double() / 2)
-    return module.eval()
 
 
 def build(**options) -> AMP:
-    torch.manual_seed(0)
     few = {"hidden_channels": 6, "max_depth": 7, "depth": 2.0, "spread": -1.0}
-    return randomised(AMP(5, 3, **{**few, **options}).double())
+    torch.manual_seed(0)
+    return draw_parameters(AMP(5, 3, **{**few, **options}).double(), except_for=("depths",))
+
+
+def inputs(seed: int = 0) -> GraphInputs:
+    return GraphInputs.build(*random_graph(seed))
+
+
+def two_graphs() -> GraphInputs:
+    return side_by_side([random_graph(0), random_graph(1, nodes=1, edges=0)])
 
 
 def read(kind, **options):
-    torch.manual_seed(1)
     classes = {} if kind is AMPLinkReadout else {"num_classes": 3}
     options = {"max_depth": 7, **options}
-    return randomised(kind(6, **classes, **options).double())
+    torch.manual_seed(1)
+    return draw_parameters(kind(6, **classes, **options).double())
 
 
 # The law of the depth.
@@ -325,63 +311,8 @@ def test_a_readout_that_is_too_shallow_says_so():
 # As an encoder among others.
 
 
-@pytest.mark.parametrize("convolution", ["gcn", "gin"])
-def test_symmetric_under_renumbering(convolution):
-    model = build(convolution=convolution)
-    for seed in range(3):
-        assert_permutation_equivariant(
-            lambda x, edges, u: model(GraphInputs.build(x, edges, u)).states,
-            *graph(seed),
-            tolerance=1e-12,
-        )
-
-
-@pytest.mark.parametrize("filter", ["embeddings", "inputs"])
-def test_sparse_features_give_the_same(filter):
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    model, results = build(filter=filter), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        for features in (x.to_sparse_csr(), x):
-            model.zero_grad()
-            states = model(GraphInputs.build(features, edge_index, u)).states
-            states.square().sum().backward()
-            used = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-            results.append({"h": states} | used)
-    assert_same(results[0], results[1], 1e-12)
-
-
-@pytest.mark.parametrize("convolution", ["gcn", "gin"])
-def test_gradients_are_finite_without_edges_and_in_fixed_order(convolution):
-    x, edges, u = graph(0)
-    torch.use_deterministic_algorithms(True)
-    try:
-        for features, edge_index in ((x, edges), (x, edges[:, :0]), (x[:1], edges[:, :0])):
-            given = GraphInputs.build(features, edge_index, u[: len(features)])
-            model = build(convolution=convolution, max_depth=12, depth=8.0).train()
-            for kind in (AMPNodeReadout, AMPGraphReadout, AMPLinkReadout):
-                readout = read(kind, max_depth=12)
-                pairs = torch.zeros(2, 3, dtype=torch.long)
-                readout(model(given), given, pairs).loss(lambda y: y.square().mean()).backward()
-            grads = [p.grad for p in model.parameters() if p.grad is not None]
-            assert all(bool(grad.isfinite().all()) for grad in grads)
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def test_input_scaling_and_dropout():
-    given = inputs()
-    scaled = GraphInputs.build(
-        F.normalize(given.x, dim=-1) * 5**0.5, given.edge_index, given.signature
-    )
-    ours = build(scale_features=True)(given).states
-    assert_same({"h": ours}, {"h": build()(scaled).states}, 1e-12)
-    model = build(feature_dropout=0.5)
-    assert torch.equal(model(given).states, build()(given).states)
-    model.train()
-    assert not torch.equal(model(given).states, model(given).states)
-    readout = read(AMPNodeReadout, dropout=0.5).train()
+def test_dropout_inside_the_readout():
+    given, readout = inputs(), read(AMPNodeReadout, dropout=0.5).train()
     encoding = build()(given)
     first, second = (readout(encoding, given).prediction for _ in range(2))
     assert not torch.equal(first, second)
@@ -390,8 +321,8 @@ def test_input_scaling_and_dropout():
 def test_the_shared_readout_gets_the_mixed_states():
     given = inputs()
     options = {"hidden_channels": 6, "max_depth": 7}
-    spec = NetworkSpec("amp", options, "node", 5, 3, 3, readout={"kind": "shared"})
-    network = Network(spec).double().eval()
+    config = RunConfig(method="amp", options=options, readout={"kind": "shared"})
+    network = Network(config, InputShape(5, 3, 3)).double().eval()
     states = network.encode(given).states
     assert torch.equal(network(given), network.readout(states))
 
@@ -401,49 +332,72 @@ def test_the_shared_readout_gets_the_mixed_states():
 OPTIONS = {"hidden_channels": 8, "max_depth": 16, "filter": "none"}
 READOUT = {"max_depth": 16}
 # Validation is looked at once, so that the network at the end is that of the last epoch.
-SETTINGS = TrainSettings(epochs=16, learning_rate=0.1, weight_decay=0.0, evaluate_every=16)
+TRAINING = TrainingConfig(epochs=16, learning_rate=0.1, weight_decay=0.0, evaluate_every=16)
 
 
 def depth_of(network: Network) -> int:
     return len(network.encoder.depths())
 
 
-def train(task, out=None, stop: int | None = None, settings=SETTINGS, **more):
+def train(kind, out=None, stop: int | None = None, training=TRAINING, **more):
     """Train to the end, or until an epoch, where the state is saved."""
     seen: list[int] = []
     watch = Watch(
         on_epoch=lambda report: seen.append(report.epoch),
         should_stop=lambda: seen[-1] == stop,
     )
-    experiment = {"encoder": "amp", "options": {**OPTIONS, **more}, "readout": READOUT}
-    return fit(task, settings, out=out, watch=watch, **experiment)
+    config = RunConfig(
+        method="amp", task=kind, options={**OPTIONS, **more}, readout=READOUT, training=training
+    )
+    trainer = Trainer(config, tiny_task(kind), out=out, watch=watch)
+    return trainer.network, trainer.fit()
 
 
 @pytest.mark.parametrize("depth_law", ["folded-normal", "poisson"])
 def test_the_depth_moves_and_a_resumed_run_has_the_same(depth_law, tmp_path):
-    task = node_task()
     before = len(AMP(3, 3, **OPTIONS, depth_law=depth_law).depths())
-    whole, _ = train(task, depth_law=depth_law)
+    whole, _ = train("node", depth_law=depth_law)
     assert depth_of(whole) != before
     with pytest.raises(StoppedError):
-        train(task, tmp_path, stop=7, depth_law=depth_law)
-    again, result = train(task, tmp_path, depth_law=depth_law)
+        train("node", tmp_path, stop=7, depth_law=depth_law)
+    again, result = train("node", tmp_path, depth_law=depth_law)
     assert result.best_epoch == 16
     assert depth_of(again) == depth_of(whole)
     for name, value in whole.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name
 
 
-@pytest.mark.parametrize("make", [link_task, graph_task])
-def test_other_tasks_train(make):
-    network, result = train(make(), settings=TrainSettings(epochs=2))
+@pytest.mark.parametrize("kind", ["link", "graph"])
+def test_other_tasks_train(kind):
+    network, result = train(kind, training=TrainingConfig(epochs=2))
     assert math.isfinite(result.validation)
     assert float(network.encoder.depths.mean.grad.abs().max()) > 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+READOUT_RANGES = (
+    ({"mixture": "output"}, "'mixture'.*Did you mean 'outputs'"),
+    ({"hidden_channels": 0}, "'hidden_channels'"),
+    ({"max_depth": 0}, "'max_depth'"),
+    ({"num_layers": 0}, "'num_layers'"),
+    ({"dropout": 1.0}, "'dropout'"),
+)
+
+
+class TestAMP(MethodTestCase):
+    method = "amp"
+    options = {"hidden_channels": 6}
+    variants = (
+        {},
+        {"convolution": "gin", "filter": "inputs", "depth": 8.0},
+        {"filter": "none", "use_signature": True, "depth_law": "poisson"},
+    )
+    undrawn = ("depths",)
+    untrained = {
+        "encoder.layers.*": "layers beyond the depth in use are not computed, see "
+        "test_only_layers_in_use_are_computed_and_learn",
+        "readout.mlps.*": "nor are their readouts",
+    }
+    refused = (
         ({"convolution": "gim"}, "'convolution'.*Did you mean 'gin'"),
         ({"filter": "input"}, "'filter'.*Did you mean 'inputs'"),
         ({"depth_law": "poison"}, "'depth_law'.*Did you mean 'poisson'"),
@@ -456,24 +410,9 @@ def test_other_tasks_train(make):
         ({"depth_prior": -1.0}, "'depth_prior'"),
         ({"observations": 0}, "'observations'"),
         ({"feature_dropout": 1.0}, "'feature_dropout'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        AMP(5, 3, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mixture": "output"}, "'mixture'.*Did you mean 'outputs'"),
-        ({"hidden_channels": 0}, "'hidden_channels'"),
-        ({"max_depth": 0}, "'max_depth'"),
-        ({"num_layers": 0}, "'num_layers'"),
-        ({"dropout": 1.0}, "'dropout'"),
-    ],
-)
-def test_readout_ranges(options, message):
-    for kind in (AMPNodeReadout, AMPGraphReadout, AMPLinkReadout):
-        with pytest.raises(ConfigError, match=message):
-            read(kind, **options)
+    )
+    refused_readout = tuple(
+        (task, options, message)
+        for task in ("node", "link", "graph")
+        for options, message in READOUT_RANGES
+    )

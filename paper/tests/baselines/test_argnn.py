@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import warnings
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch_geometric.utils import to_undirected
 
-from geof.errors import ConfigError
 from geof.kernels import Neighbourhoods
 from geof.methods.interface import Encoding, GraphInputs
-from geof.testing import assert_permutation_equivariant, assert_same
-from geof.training.network import Network, NetworkSpec
+from geof.testing import MethodTestCase, assert_same, draw_parameters, random_graph
 from geof_paper.baselines import argnn
 from geof_paper.baselines.argnn import (
     ARGNN,
@@ -27,23 +22,15 @@ from geof_paper.baselines.argnn import (
     edge_scalars,
     metric_penalty,
 )
-from tests.graphs import random_sample
-
-
-def graph(seed: int = 0, **sizes):
-    x, edge_index, u = random_sample(seed, **sizes)
-    return x, to_undirected(edge_index[:, edge_index[0] != edge_index[1]]), u
 
 
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
-    return GraphInputs.build(*graph(seed, **sizes))
+    return GraphInputs.build(*random_graph(seed, **sizes))
 
 
 def randomised(module: torch.nn.Module) -> torch.nn.Module:
     torch.manual_seed(0)
-    for parameter in module.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape))
-    return module.double().eval()
+    return draw_parameters(module.double(), spread=1.0)
 
 
 def states(edges: Neighbourhoods, width: int = 6) -> tuple[Tensor, Tensor]:
@@ -310,112 +297,6 @@ def test_links_are_ranked_by_the_cosine():
     assert float(scores.max()) <= 1
 
 
-@pytest.mark.parametrize("task", ["node", "link", "graph"])
-def test_symmetric_under_renumbering(task):
-    model = randomised(ARGNN(5, task, hidden_channels=6, metric_channels=4))
-    readout = randomised(ARGNNNodeReadout(6, 3, metric_channels=4))
-
-    def run(x, edges, u):
-        given = GraphInputs.build(x, edges, u)
-        encoding = model(given)
-        return readout(encoding, given, None).prediction if task == "node" else encoding.states
-
-    for seed in range(3):
-        assert_permutation_equivariant(run, *graph(seed), tolerance=1e-9)
-
-
-def test_messages_of_directed_edges_go_from_source_to_target():
-    x, _, u = random_sample(0, nodes=3, edges=0)
-    model = randomised(ARGNN(5, "graph", hidden_channels=6, metric_channels=4))
-    path = torch.tensor([[1, 2], [0, 1]])
-    before = model(GraphInputs.build(x, path, u)).states
-    for nudged, changed in ((0, [0]), (2, [0, 1, 2])):
-        y = x.clone()
-        y[nudged] += 1
-        after = model(GraphInputs.build(y, path, u)).states
-        moved = (after != before).any(1).nonzero().flatten().tolist()
-        assert moved == changed
-
-
-def test_sparse_features_scaling_and_dropout():
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    dense = GraphInputs.build(x, edge_index, u)
-    options = {"hidden_channels": 6, "metric_channels": 4, "scale_features": True}
-    model = randomised(ARGNN(5, "link", **options))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        sparse = GraphInputs.build(x.to_sparse_csr(), edge_index, u)
-        assert_same({"h": model(sparse).states}, {"h": model(dense).states}, 1e-10)
-    scaled = GraphInputs.build(F.normalize(x, dim=-1) * 5**0.5, edge_index, u)
-    plain = copy.deepcopy(model)
-    plain.scale_features = False
-    assert_same({"h": model(dense).states}, {"h": plain(scaled).states}, 1e-10)
-    for name in ("dropout", "feature_dropout"):
-        noisy = copy.deepcopy(model)
-        noisy.dropout = noisy.feature_dropout = 0.0
-        setattr(noisy, name, 0.5)
-        noisy.train()
-        assert not torch.equal(noisy(dense).states, noisy(dense).states)
-
-
-@pytest.mark.parametrize("task", ["node", "link", "graph"])
-def test_networks_of_all_tasks_train_with_fixed_order_of_sums(task):
-    spec = NetworkSpec("argnn", {"hidden_channels": 6, "metric_channels": 4}, task, 5, 3, 2)
-    torch.manual_seed(0)
-    network = Network(spec)
-    x, edge_index, u = graph(nodes=12, edges=14)  # some nodes are alone
-    given = GraphInputs.build(x.float(), edge_index, u.float())
-    pairs = edge_index if task == "link" else None
-    torch.use_deterministic_algorithms(True)
-    try:
-        outputs = network.outputs(given, pairs)
-        assert outputs.penalty is not None
-        outputs.loss(lambda logits: logits.square().mean()).backward()
-    finally:
-        torch.use_deterministic_algorithms(False)
-    for name, parameter in network.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().sum() > 0 or "norm" in name, name
-
-
-def test_graphs_without_edges_and_single_nodes():
-    for nodes in (1, 4):
-        x = torch.randn(nodes, 5)
-        given = GraphInputs.build(x, torch.zeros(2, 0).long(), torch.zeros(nodes, 3))
-        encoding = ARGNN(5, "graph", hidden_channels=6, metric_channels=4)(given)
-        assert encoding.states.isfinite().all()
-        encoding.states.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hidden_channels": 0}, "'hidden_channels'"),
-        ({"metric_channels": 0}, "'metric_channels'"),
-        ({"num_layers": 1}, "'num_layers'"),
-        ({"dropout": 1.0}, "'dropout'"),
-        ({"feature_dropout": -0.1}, "'feature_dropout'"),
-        ({"metric_penalty": -1}, "'metric_penalty'"),
-        ({"smoothness_penalty": -1}, "'smoothness_penalty'"),
-        ({"ricci_penalty": -1}, "'ricci_penalty'"),
-        ({"penalties": "papr"}, "'penalties'.*Did you mean 'paper'"),
-        ({"homophily": 1.5}, "'homophily'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        ARGNN(5, "link", **options)
-
-
-def test_ranges_of_the_readouts():
-    with pytest.raises(ConfigError, match="'metric_channels'"):
-        ARGNNNodeReadout(6, 3, metric_channels=0)
-    with pytest.raises(ConfigError, match="'scale'"):
-        CosineReadout(6, scale=0)
-
-
 def test_dropout_follows_every_layer_but_the_last():
     given = inputs()
     for task, zeros in (("node", True), ("link", False), ("graph", False)):
@@ -426,3 +307,25 @@ def test_dropout_follows_every_layer_but_the_last():
             conv.norm.bias.data.fill_(1.0)  # every entry is one before dropout
         h = model(given).states.detach()
         assert h.unique().tolist() == ([0.0, 2.0] if zeros else [1.0]), task
+
+
+class TestARGNN(MethodTestCase):
+    method = "argnn"
+    options = {"hidden_channels": 6, "metric_channels": 4}
+    variants = ({}, {"ricci_penalty": 0.3}, {"penalties": "paper", "homophily": 0.8})
+    refused = (
+        ({"hidden_channels": 0}, "'hidden_channels'"),
+        ({"metric_channels": 0}, "'metric_channels'"),
+        ({"num_layers": 1, "task": "link"}, "'num_layers'"),
+        ({"dropout": 1.0}, "'dropout'"),
+        ({"feature_dropout": -0.1}, "'feature_dropout'"),
+        ({"metric_penalty": -1}, "'metric_penalty'"),
+        ({"smoothness_penalty": -1}, "'smoothness_penalty'"),
+        ({"ricci_penalty": -1}, "'ricci_penalty'"),
+        ({"penalties": "papr"}, "'penalties'.*Did you mean 'paper'"),
+        ({"homophily": 1.5}, "'homophily'"),
+    )
+    refused_readout = (
+        ("node", {"metric_channels": 0}, "'metric_channels'"),
+        ("link", {"scale": 0}, "'scale'"),
+    )

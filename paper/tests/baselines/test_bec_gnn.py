@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -12,7 +11,13 @@ from torch_geometric.utils import to_undirected
 
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import GraphInputs
-from geof.testing import assert_permutation_equivariant, assert_same
+from geof.testing import (
+    MethodTestCase,
+    assert_same,
+    draw_parameters,
+    random_graph,
+    side_by_side,
+)
 from geof_paper.baselines.bec_gnn import (
     BECGNN,
     Curvature,
@@ -25,14 +30,14 @@ from geof_paper.baselines.sparse import adjacency
 from tests.graphs import random_sample
 
 
-def graph(seed: int = 0, **sizes):
-    x, edge_index, u = random_sample(seed, **sizes)
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    return x, to_undirected(edge_index, num_nodes=x.size(0)), u
-
-
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
-    return GraphInputs.build(*graph(seed, **sizes))
+    return GraphInputs.build(*random_graph(seed, **sizes))
+
+
+def two_graphs() -> GraphInputs:
+    """Nine and six nodes side by side, and one node alone."""
+    sizes = ({}, {"nodes": 6}, {"nodes": 1, "edges": 0})
+    return side_by_side([random_graph(seed, **size) for seed, size in enumerate(sizes)])
 
 
 def curved_down() -> GraphInputs:
@@ -40,25 +45,12 @@ def curved_down() -> GraphInputs:
     return inputs(4, nodes=12, edges=11)
 
 
-def two_graphs() -> GraphInputs:
-    """Nine and six nodes side by side, and one node alone."""
-    (x, edges, u), (y, more, v), (z, none, t) = (
-        graph(0),
-        graph(1, nodes=6),
-        graph(2, nodes=1, edges=0),
-    )
-    batch = torch.tensor([0] * 9 + [1] * 6 + [2])
-    edge_index = torch.cat([edges, more + 9, none], dim=1)
-    return GraphInputs.build(torch.cat([x, y, z]), edge_index, torch.cat([u, v, t]), batch, 3)
-
-
 def build(given: GraphInputs | None = None, **options) -> BECGNN:
     torch.manual_seed(0)
     columns = None if given is None else given.edge_index.size(1)
     task = options.pop("task", "node")
     model = BECGNN(5, task, columns, **{"hidden_channels": 6, "num_layers": 3, **options}).double()
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape).double())
+    draw_parameters(model, spread=1.0)
     for buffer in model.curvature.functions.buffers():  # far from constant
         buffer.copy_(torch.randn(buffer.shape).double())
     return model.eval()
@@ -81,7 +73,7 @@ def dense_operators(w: torch.Tensor):
 
 
 def test_sparse_operators_are_the_dense_definition():
-    _, edge_index, _ = graph(3)
+    _, edge_index, _ = random_graph(3)
     dense = torch.zeros(9, 9).double()
     dense[edge_index[0], edge_index[1]] = 0.1 + torch.rand(edge_index.size(1)).double()
     dense = dense + dense.t()
@@ -315,13 +307,6 @@ def test_layers_by_hand(given, backbone, convolve, percent):
     assert_same({"h": every(given).states}, {"h": torch.cat(states, dim=-1)}, 1e-11)
 
 
-def test_who_stops_depends_on_its_own_graph_only():
-    """Nine nodes give the same states alone and beside others."""
-    model, beside = build(backbone="gin", stop_percent=30), two_graphs()
-    alone = model(inputs()).states
-    torch.testing.assert_close(model(beside).states[:9], alone, rtol=1e-12, atol=1e-12)
-
-
 def test_a_stopped_node_hears_itself_only():
     given = inputs()
     model = build(given, num_layers=2, stop_percent=100)
@@ -342,55 +327,8 @@ def test_the_backbone_is_that_of_the_task():
         assert type(build(task=task).layers[0]).__name__ == "GCNLayer"
 
 
-@pytest.mark.parametrize("backbone", ["gcn", "gin"])
-def test_symmetric_under_renumbering(backbone):
-    model = build(backbone=backbone, stop_percent=30)
-    for seed in range(3):
-        x, edges, u = graph(seed)
-        # Two kinds of nodes and one: many are equal.
-        for features in (x, torch.eye(5).double()[x.argmax(1) % 2], torch.ones_like(x)):
-            assert_permutation_equivariant(
-                lambda x, edges, u: model(GraphInputs.build(x, edges, u)).states,
-                features,
-                edges,
-                u,
-                tolerance=1e-11,
-            )
-
-
-@pytest.mark.parametrize("task", ["node", "graph"])
-def test_gradients_are_finite_without_edges_and_for_equal_nodes(task):
-    x, edges, u = graph(0)
-    none = edges[:, :0]
-    cases = [(x, none, u), (x[:1], none, u[:1]), (torch.zeros_like(x), edges, u)]
-    torch.use_deterministic_algorithms(True)
-    try:
-        for x, edge_index, u in cases:
-            model = build(task=task).train()
-            encoding = model(GraphInputs.build(x, edge_index, u))
-            (encoding.states.square().sum() + encoding.penalty).backward()
-            assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def test_sparse_features_give_the_same():
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    model, results = build(), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        for features in (x.to_sparse_csr(), x):
-            model.zero_grad()
-            encoding = model(GraphInputs.build(features, edge_index, u))
-            (encoding.states.square().sum() + encoding.penalty).backward()
-            gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
-            results.append({"h": encoding.states, "loss": encoding.penalty} | gradients)
-    assert_same(results[0], results[1], 1e-11)
-
-
 def test_directed_samples_pass_messages_to_their_targets():
-    x, _, u = graph(0, nodes=3)
+    x, _, u = random_graph(0, nodes=3)
     given = GraphInputs.build(x, torch.tensor([[1, 2], [0, 1]]), u)
     model = build(stop_percent=0)
     states = states_by_hand(model, given, gcn)
@@ -399,22 +337,13 @@ def test_directed_samples_pass_messages_to_their_targets():
     states[0].sum().backward()
 
 
-def test_input_scaling_and_dropout():
+def test_curvature_sees_all_features():
     given = inputs()
-    scaled = GraphInputs.build(
-        F.normalize(given.x, dim=-1) * 5**0.5, given.edge_index, given.signature
-    )
-    ours, wanted = build(scale_features=True)(given), build()(scaled)
-    assert_same(
-        {"h": ours.states, "p": ours.penalty}, {"h": wanted.states, "p": wanted.penalty}, 1e-12
-    )
     for options in ({"dropout": 0.5}, {"dropout": 0.0, "feature_dropout": 0.5}):
         model = build(**options).train()
         first, second = model(given), model(given)
         assert not torch.equal(first.states, second.states)
-        assert torch.equal(first.penalty, second.penalty)  # curvature sees all features
-        model.eval()
-        assert torch.equal(model(given).states, build()(given).states)
+        assert torch.equal(first.penalty, second.penalty)
 
 
 # Free weights belong to one graph.
@@ -459,9 +388,26 @@ def test_graph_products_and_their_gradients():
     assert not graph_product(given, adjacency, z.detach()).requires_grad
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+class TestBECGNN(MethodTestCase):
+    method = "bec-gnn"
+    options = {"hidden_channels": 6, "num_layers": 3, "edge_weights": "features"}
+    variants = (
+        {},
+        {"backbone": "gcn", "stop_percent": 30},
+        {"backbone": "gin", "stop_percent": 30, "outputs": "all"},
+    )
+    spread = 1.0
+    untrained = {
+        "encoder.curvature.weights.*": "edge weights are trained only where the bound is violated, "
+        "see test_no_task_gradient_reaches_the_curvature",
+    }
+    exceptions = {
+        "test_messages_follow_edges": "a share of all nodes stops, so a node's features may stop "
+        "another one; test_directed_samples_pass_messages_to_their_targets has the case without",
+        "test_a_disjoint_union_is_its_parts": "a share of each graph's nodes stops, so it must be "
+        "told which nodes are a graph",
+    }
+    refused = (
         ({"backbone": "gim"}, "'backbone'.*Did you mean 'gin'"),
         ({"edge_weights": "fre"}, "'edge_weights'.*Did you mean 'free'"),
         ({"outputs": "al"}, "'outputs'.*Did you mean 'all'"),
@@ -473,8 +419,4 @@ def test_graph_products_and_their_gradients():
         ({"curvature_channels": 0}, "'curvature_channels'"),
         ({"test_functions": 0}, "'test_functions'"),
         ({"curvature_weight": -1.0}, "'curvature_weight'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        BECGNN(5, "node", **options)
+    )

@@ -14,9 +14,9 @@ from torch_geometric.utils import to_undirected
 from geof.data.batching import NeighbourSampler
 from geof.data.link_splits import random_link_split
 from geof.errors import ConfigError, DataError
-from geof.methods.interface import Encoding, GraphInputs, HasPretext
-from geof.testing import assert_batch_equals_alone, assert_permutation_equivariant, assert_same
-from geof.training.network import Network, NetworkSpec
+from geof.methods.interface import Encoding, GraphInputs, HasPretext, InputShape
+from geof.testing import MethodTestCase, assert_same, random_graph, without_csr_warnings
+from geof.training import Network, RunConfig
 from geof_paper.baselines.d_gcn import (
     DGCN,
     ClippedFermiDirac,
@@ -34,14 +34,8 @@ from tests.graphs import random_sample
 N, F_IN = 9, 5
 
 
-def graph(seed: int = 0, **sizes):
-    x, edge_index, u = random_sample(seed, **sizes)
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    return x, to_undirected(edge_index, num_nodes=len(x)), u
-
-
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
-    return GraphInputs.build(*graph(seed, **sizes))
+    return GraphInputs.build(*random_graph(seed, **sizes))
 
 
 def build(task="node", num_nodes=N, **options):
@@ -151,21 +145,10 @@ def test_a_graph_task_has_points_from_features():
     alone, batched = build("graph", None), build("node", N, points="features")
     batched.load_state_dict(alone.state_dict())
     assert torch.equal(alone(given), batched(given))
-    assert_batch_equals_alone(
-        lambda x, edges, u: alone(GraphInputs.build(x, edges, u)),
-        [graph(0), graph(1, nodes=1, edges=0), graph(2, nodes=4, edges=0), graph(3, nodes=6)],
-        tolerance=1e-12,
-    )
 
 
-def test_symmetric_under_renumbering():
-    """Points from features move with them; free points are to be renumbered with the nodes."""
-    model = build(points="features", hypersphere=True)
-    for seed in range(3):
-        assert_permutation_equivariant(
-            lambda x, edges, u: model(GraphInputs.build(x, edges, u)), *graph(seed), tolerance=1e-11
-        )
-    free, (x, edges, u) = build(), graph()
+def test_free_points_are_renumbered_with_the_nodes():
+    free, (x, edges, u) = build(), random_graph()
     order = torch.randperm(N)
     moved = copy.deepcopy(free)
     moved.spaces.scaled_points.data = free.spaces.scaled_points.data[:, order]
@@ -305,7 +288,7 @@ def test_points_and_curvatures_take_smaller_steps():
 
 
 def test_free_points_do_not_transfer():
-    model, (x, edge_index, u) = build(), graph()
+    model, (x, edge_index, u) = build(), random_graph()
     with pytest.raises(DataError, match=r"9 nodes.*got 7.*do not transfer.*points='features'"):
         model(inputs(nodes=7, edges=9))
     sampler = NeighbourSampler(edge_index, N, [1], batch_size=2, seed=1)
@@ -321,7 +304,7 @@ def test_free_points_do_not_transfer():
 @pytest.mark.parametrize("task", ["node", "link"])
 def test_the_engine_says_how_many_nodes(task):
     given = inputs()
-    network = Network(NetworkSpec("d-gcn", {}, task, F_IN, 3, 4, num_nodes=N)).double()
+    network = Network(RunConfig(method="d-gcn", task=task), InputShape(F_IN, 3, 4, N)).double()
     pairs = torch.tensor([[0, 1], [2, 3]])
     logits = network(given, pairs)
     assert logits.shape == ((N, 4) if task == "node" else (2,))
@@ -332,7 +315,7 @@ def test_the_engine_says_how_many_nodes(task):
 
 def test_the_training_graph_has_no_reverse_of_a_test_edge():
     """The public split leaves them in; the package's split is what this method gets."""
-    _, edge_index, _ = graph(nodes=40, edges=120)
+    _, edge_index, _ = random_graph(nodes=40, edges=120)
     split = random_link_split(edge_index, 40, seed=0)
     seen = {tuple(pair) for pair in split.message_edges.t().tolist()}
     for pairs in (split.validation, split.test):
@@ -361,33 +344,16 @@ def test_thinned_edges_are_normalised_after_the_draw():
     assert sum(kept) / 20 == pytest.approx(0.6, abs=0.03)
 
 
-def test_dropout_is_for_training():
-    given = inputs()
-    for options in ({"dropout": 0.5}, {"edge_dropout": 0.5}, {"feature_dropout": 0.5}):
-        model = build(**options)
-        assert torch.equal(model(given), build()(given))
-        model.train()
-        assert not torch.equal(model(given), model(given))
-        torch.manual_seed(3)
-        first = model(given)
-        torch.manual_seed(3)
-        assert torch.equal(model(given), first)
-    scaled = F.normalize(given.x, dim=-1) * F_IN**0.5
-    wanted = build()(GraphInputs.build(scaled, given.edge_index, given.signature))
-    assert_same({"h": build(scale_features=True)(given)}, {"h": wanted}, 1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("points", ["free", "features"])
-def test_sparse_features_give_the_same(points):
-    x, edge_index, u = graph()
+def test_sparse_features_beside_free_points():
+    x, edge_index, u = random_graph()
     x = torch.where(x > 0.2, x, 0.0)
-    model, results = build(points=points), []
-    for features in (x, x.to_sparse_csr()):
-        model.zero_grad()
-        output = model(GraphInputs.build(features, edge_index, u))
-        output.tanh().sum().backward()
-        results.append({"h": output} | {n: p.grad.clone() for n, p in model.named_parameters()})
+    model, results = build(points="free"), []
+    with without_csr_warnings():
+        for features in (x, x.to_sparse_csr()):
+            model.zero_grad()
+            output = model(GraphInputs.build(features, edge_index, u))
+            output.tanh().sum().backward()
+            results.append({"h": output} | {n: p.grad.clone() for n, p in model.named_parameters()})
     assert_same(results[1], results[0], 1e-12)
 
 
@@ -427,7 +393,10 @@ def wedges_by_hand(edge_index) -> dict[tuple[int, int, int], bool]:
 def test_wedges_are_drawn_evenly_and_known_when_closed():
     torch.manual_seed(0)
     directed = random_sample(4, nodes=6, edges=14)[1]
-    for edge_index in (graph(2, nodes=7, edges=9)[1], directed[:, directed[0] != directed[1]]):
+    for edge_index in (
+        random_graph(2, nodes=7, edges=9)[1],
+        directed[:, directed[0] != directed[1]],
+    ):
         nodes = int(edge_index.max()) + 1
         x, u = torch.randn(nodes, 2), torch.zeros(nodes, 1)
         wedges = Wedges.of(GraphInputs.build(x, edge_index, u))
@@ -562,16 +531,6 @@ def test_few_anchors_are_drawn_of_many_nodes():
     assert model.pretext_loss(given).item() == pytest.approx(wanted.item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_graphs_without_edges_have_losses_too(nodes):
-    x, _, u = graph(nodes=nodes, edges=0)
-    given = GraphInputs.build(x, torch.zeros(2, 0, dtype=torch.long), u)
-    model = build("graph", None, auxiliary_weight=1.0, edge_dropout=0.3).train()
-    encoding = model(given)
-    (encoding.states.tanh().sum() + encoding.penalty).backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
 # The decoder.
 
 
@@ -592,43 +551,25 @@ def test_the_decoder_clips_what_is_graded_and_ranks_what_is_not():
         ClippedFermiDirac(2, clip=0.5)
 
 
-def test_gradients_under_deterministic_algorithms():
-    given, model = inputs(), build(auxiliary_weight=0.1, edge_dropout=0.2).train()
-    torch.use_deterministic_algorithms(True)
-    try:
-        encoding = model(given)
-        (encoding.states.square().sum() + encoding.penalty).backward()
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_random_maps_are_saved():
-    model, other = (
-        build(hypersphere=True),
-        DGCN(
-            F_IN,
-            task="node",
-            num_nodes=N,
-            hidden_channels=6,
-            embedding_channels=4,
-            num_factors=2,
-            dimensions=3,
-            hypersphere=True,
-        )
-        .double()
-        .eval(),
+class TestDGCN(MethodTestCase):
+    method = "d-gcn"
+    options = {
+        "hidden_channels": 6,
+        "embedding_channels": 4,
+        "num_factors": 2,
+        "dimensions": 3,
+        "points": "features",
+    }
+    variants = (
+        {},
+        {"curvature": 2.0, "hypersphere": True},
+        {"auxiliary_weight": 1.0, "edge_dropout": 0.3, "curvature": -0.5},
     )
-    assert not torch.equal(model(inputs()), other(inputs()))
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(model(inputs()), other(inputs()))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    undrawn = ("spaces",)  # drawn at the start: curvatures, and points inside their balls
+    random_pretext = True
+    refused = (
         ({"points": "fre"}, "'points'.*Did you mean 'free'"),
-        ({"points": "free", "num_nodes": None}, "points='features'"),
+        ({"points": "free", "task": "node", "num_nodes": None}, "points='features'"),
         ({"points": "free", "task": "graph"}, "points='features'"),
         ({"hidden_channels": 0}, "'hidden_channels'"),
         ({"embedding_channels": 0}, "'embedding_channels'"),
@@ -644,8 +585,4 @@ def test_random_maps_are_saved():
         ({"temperature": 0}, "'temperature'"),
         ({"anchors": 1}, "'anchors'"),
         ({"wedges": 0}, "'wedges'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        DGCN(F_IN, **{"task": "node", "num_nodes": N, **options})
+    )

@@ -12,7 +12,7 @@ from torch_geometric.utils import to_undirected
 
 from geof.data.catalogue import CATALOGUE
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import SignatureSettings
+from geof.data.signatures import SignatureConfig
 from geof.errors import StoppedError
 from geof.methods.interface import Encoding, GraphInputs, HasPretext
 from geof.methods.presets import default_preset, load_preset
@@ -21,9 +21,9 @@ from geof.testing import assert_permutation_equivariant
 from geof.training import ENCODERS, Experiment, Plan, TrainSettings, Watch, fit, run_experiment
 from geof.training.predict import Run
 from geof.training.settings import PretrainSettings
-from geof.yaml_options import merge
+from geof.yaml_files import merge
 from geof_paper.bench import memory
-from geof_paper.grid.cells import SETTINGS
+from geof_paper.grid.cells import BENCHMARKS
 from geof_paper.studies.compared import COMPARED
 from paper.tests.baselines.test_gcn import graph
 from tests.training.toys import TASKS, graph_set, node_graph
@@ -201,7 +201,7 @@ def stand_in(name: str) -> NodeGraph | GraphSet:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS, ids="-".join)
+@pytest.mark.parametrize("setting", BENCHMARKS, ids="-".join)
 @pytest.mark.parametrize("name", METHODS)
 def test_two_epochs_with_every_benchmarks_shape(name, setting):
     """True feature widths, sparse where the benchmark's are, its classes and the shipped preset."""
@@ -253,4 +253,4 @@ def test_the_toys_have_what_the_methods_ask_for():
     assert TASKS["link"]().num_edges < node_graph().graph.edge_index.size(1)
     assert TASKS["graph"]().num_nodes is None
     assert len(graph_set().graphs) == 30
-    assert SignatureSettings().walk_length > 3
+    assert SignatureConfig().walk_length > 3

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import warnings
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, SAGEConv
-from torch_geometric.utils import add_self_loops, to_undirected
+from torch_geometric.utils import add_self_loops
 
-from geof.data.batching import NeighbourSampler
-from geof.errors import ConfigError
-from geof.methods.interface import Encoding, GraphInputs, Outputs
+from geof.methods.interface import Encoding, GraphInputs, InputShape, Outputs
 from geof.nn import GraphReadout, LinkReadout, NodeReadout
-from geof.testing import assert_permutation_equivariant, assert_same
-from geof.training.network import Network, NetworkSpec
+from geof.testing import (
+    MethodTestCase,
+    assert_same,
+    draw_parameters,
+    random_graph,
+    side_by_side,
+)
+from geof.training import Network, RunConfig
 from geof_paper.baselines.g2former import (
     FilterBank,
     G2Former,
@@ -27,27 +30,17 @@ from geof_paper.baselines.g2former import (
     GuidedNodeReadout,
     bank_polynomials,
 )
-from tests.graphs import random_sample
 
 MODES = ("full", "low", "weighted")
 
 
-def graph(seed: int = 0, nodes: int = 9, edges: int = 24):
-    x, edge_index, u = random_sample(seed, nodes=nodes, edges=edges)
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    return x, to_undirected(edge_index, num_nodes=nodes), u
-
-
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
-    return GraphInputs.build(*graph(seed, **sizes))
+    return GraphInputs.build(*random_graph(seed, **sizes))
 
 
 def randomise(model: torch.nn.Module) -> torch.nn.Module:
     torch.manual_seed(0)
-    model = model.double()
-    for parameter in model.parameters():  # biases start at zero, weights of filters at one
-        parameter.data.copy_(torch.randn(parameter.shape).double())
-    return model.eval()
+    return draw_parameters(model.double(), spread=1.0)
 
 
 def build(num_classes: int = 3, **options) -> G2Former:
@@ -225,53 +218,6 @@ def test_g2former_by_hand(options, conv, details):
     assert encoding.states.size(1) == model.out_channels == 6
 
 
-@pytest.mark.parametrize("gnn", ["gcn", "sage", "gat"])
-@pytest.mark.parametrize("mode", MODES)
-def test_symmetric_under_renumbering(mode, gnn):
-    model = build(mode=mode, gnn=gnn)
-    for seed in range(2):
-        assert_permutation_equivariant(
-            lambda x, edges, u: model(GraphInputs.build(x, edges, u)).states,
-            *graph(seed),
-            tolerance=1e-9,
-        )
-
-
-def parts():
-    """Return an ordinary graph, a single node, nodes without edges, and a larger graph."""
-    made = [graph(0), graph(1, nodes=1, edges=0), graph(2, nodes=4, edges=0)]
-    return [*made, graph(3, nodes=20, edges=50)]
-
-
-def together(graphs) -> GraphInputs:
-    sizes = torch.tensor([len(x) for x, _, _ in graphs])
-    offset = sizes.cumsum(0) - sizes
-    edge_index = torch.cat([e + o for (_, e, _), o in zip(graphs, offset, strict=True)], dim=1)
-    x, u = torch.cat([g[0] for g in graphs]), torch.cat([g[2] for g in graphs])
-    batch = torch.repeat_interleave(torch.arange(len(graphs)), sizes)
-    return GraphInputs.build(x, edge_index, u, batch, len(graphs))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_bank_stays_inside_each_graph(mode):
-    graphs = parts()
-    results = []
-    torch.use_deterministic_algorithms(True)
-    try:
-        for given in ([together(graphs)], [GraphInputs.build(*one) for one in graphs]):
-            model = build(mode=mode, task="graph")
-            encodings = [model(one) for one in given]
-            states = torch.cat([e.states for e in encodings])
-            logits = torch.cat([e.context for e in encodings])
-            (states.square().sum() + logits.square().sum()).backward()
-            named = {name: p.grad for name, p in model.named_parameters()}
-            results.append({"h": states, "c": logits, **named})
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(value.isfinite().all() for value in results[0].values())
-    assert_same(*results, 1e-9)
-
-
 @pytest.mark.parametrize("mode", ["low", "weighted"])
 def test_a_single_node_in_single_precision_hears_nothing(mode):
     """Its degree is a rounding error, which must not be divided by."""
@@ -286,41 +232,6 @@ def test_a_single_node_in_single_precision_hears_nothing(mode):
     torch.testing.assert_close(single(x, given), weight * values)
     alone = GraphInputs.build(x[:1], none, x[:1, :1])
     torch.testing.assert_close(single(x[:1], alone), weight * values[:1])
-
-
-@pytest.mark.parametrize("options", [{}, {"input_linear": False}, {"gnn": "gat"}], ids=str)
-def test_sparse_features_give_the_same(options):
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    model = build(scale_features=True, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        sparse = GraphInputs.build(x.to_sparse_csr(), edge_index, u)
-        found = model(sparse).states
-        assert_same({"h": found}, {"h": model(GraphInputs.build(x, edge_index, u)).states}, 1e-12)
-        model.train()(sparse).states.sum().backward()
-        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_sampled_neighbourhoods_without_symmetry(mode):
-    x, edge_index, u = graph(nodes=30, edges=60)
-    model = build(mode=mode, gnn="gat")
-    for batch in NeighbourSampler(edge_index, 30, [2, 2], batch_size=6, seed=1).batches(epoch=0):
-        given = GraphInputs.build(x[batch.n_id], batch.edge_index, u[batch.n_id])
-        states = model(given).states
-        states.sum().backward()
-        assert states.isfinite().all()
-
-
-@pytest.mark.parametrize("name", ["dropout", "feature_dropout"])
-def test_each_dropout_acts_in_training_alone(name):
-    off = {"dropout": 0.0, "feature_dropout": 0.0}
-    given, model, plain = inputs(), build(**{**off, name: 0.5}), build(**off)
-    assert torch.equal(model(given).states, plain(given).states)
-    assert torch.equal(plain.train()(given).states, plain(given).states)
-    model.train()
-    assert not torch.equal(model(given).states, model(given).states)
 
 
 # Readouts.
@@ -365,7 +276,9 @@ def test_link_readout_scores_pairs_from_the_guide():
 
 
 def test_graph_readout_averages_the_guide():
-    given, made = together(parts()), randomise(GuidedGraphReadout(4, 3, pool="sum", gamma=2.0))
+    sizes = ((9, 24), (1, 0), (4, 0), (20, 50))
+    parts = [random_graph(i, nodes=n, edges=e) for i, (n, e) in enumerate(sizes)]
+    given, made = side_by_side(parts), randomise(GuidedGraphReadout(4, 3, pool="sum", gamma=2.0))
     shared = GraphReadout(4, 3, pool="sum").double()
     shared.load_state_dict(made.readout.state_dict())
     one = encoding(nodes=34)
@@ -375,34 +288,33 @@ def test_graph_readout_averages_the_guide():
     assert made.eval()(one, given, None).graded is None
 
 
-@pytest.mark.parametrize("input_linear", [True, False])
 @pytest.mark.parametrize("task", ["node", "link", "graph"])
-def test_the_auxiliary_loss_reaches_every_parameter(task, input_linear):
-    options = {"hidden_channels": 6, "input_linear": input_linear, "mode": "weighted"}
-    network = Network(NetworkSpec("g2former", options, task, 5, 3, 3)).double().train()
-    given = together(parts()) if task == "graph" else inputs()
+def test_the_guide_is_graded_beside_the_prediction(task):
+    config = RunConfig(method="g2former", task=task, options={"hidden_channels": 6})
+    network = Network(config, InputShape(5, 3, 3)).double().train()
+    given = side_by_side([random_graph(0), random_graph(1)]) if task == "graph" else inputs()
     pairs = torch.tensor([[0, 1], [2, 3]]) if task == "link" else None
     outputs = network.outputs(given, pairs)
     assert outputs.graded[0][1] is outputs.prediction
     assert outputs.graded[1][0] == 1.0
     assert outputs.graded[1][1].shape == outputs.prediction.shape
-    outputs.loss(lambda logits: logits.square().sum()).backward()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad is not None, name
-    shared = Network(NetworkSpec("g2former", options, task, 5, 3, 3, {"kind": "shared"})).double()
+    shared = Network(replace(config, readout={"kind": "shared"}), InputShape(5, 3, 3)).double()
     assert shared.train().outputs(given, pairs).graded is None
 
 
-def test_a_copy_in_single_precision_computes_the_same():
-    given, model = inputs(), build(mode="low")
-    single = copy.deepcopy(model).float()
-    x = GraphInputs.build(given.x.float(), given.edge_index, given.signature.float())
-    torch.testing.assert_close(single(x).states.double(), model(given).states, rtol=0, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+class TestG2Former(MethodTestCase):
+    method = "g2former"
+    options = {"hidden_channels": 6, "filter_channels": 7, "attention_channels": 4}
+    variants = (
+        *({"mode": mode, "gnn": gnn} for mode, gnn in product(MODES, ("gcn", "sage", "gat"))),
+        {"mode": "weighted", "input_linear": False},
+    )
+    exceptions = {
+        "test_messages_follow_edges": "attention in the modes 'low' and 'weighted' is between all "
+        "nodes of a graph",
+        "test_a_disjoint_union_is_its_parts": "likewise",
+    }
+    refused = (
         ({"mode": "full-spectrum"}, "'mode'"),
         ({"gnn": "gatt"}, "'gnn'.*Did you mean 'gat'"),
         ({"norm": "bach"}, "'norm'.*Did you mean 'batch'"),
@@ -415,17 +327,9 @@ def test_a_copy_in_single_precision_computes_the_same():
         ({"attention_channels": 0}, "'attention_channels'"),
         ({"dropout": 1.0}, "'dropout'"),
         ({"feature_dropout": -0.1}, "'feature_dropout'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        G2Former(5, 3, **options)
-
-
-def test_ranges_of_readouts():
-    with pytest.raises(ConfigError, match="'gamma'"):
-        GuidedNodeReadout(4, 3, gamma=-1.0)
-    with pytest.raises(ConfigError, match="'gamma'"):
-        GuidedLinkReadout(4, gamma=math.nan)
-    with pytest.raises(ConfigError, match="'pool'"):
-        GuidedGraphReadout(4, 3, pool="max")
+    )
+    refused_readout = (
+        ("node", {"gamma": -1.0}, "'gamma'"),
+        ("link", {"gamma": math.nan}, "'gamma'"),
+        ("graph", {"pool": "max"}, "'pool'"),
+    )

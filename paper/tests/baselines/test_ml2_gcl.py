@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch.nn import functional as F
 from torch_geometric.utils import to_undirected
 
-from geof.errors import ConfigError
 from geof.methods.interface import GraphInputs, HasPretext
-from geof.testing import assert_permutation_equivariant, assert_same
-from geof.training import TrainSettings, fit
-from geof.training.settings import PretrainSettings
+from geof.testing import MethodTestCase, assert_same, draw_parameters
 from geof_paper.baselines.lle import lle_weights
 from geof_paper.baselines.ml2_gcl import ML2GCL, neighbour_loss
-from tests.training.toys import SAMPLED, graph_task, link_task, node_task
 
 NONE = torch.empty(2, 0, dtype=torch.long)
 
@@ -32,9 +26,7 @@ def graph(seed: int = 0, nodes: int = 12, edges: int = 20, channels: int = 5) ->
 def build(task="node", **options) -> ML2GCL:
     torch.manual_seed(0)
     model = ML2GCL(5, task, **{"hidden_channels": 6, **options}).double()
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape).double())
-    return model.eval()
+    return draw_parameters(model, spread=1.0, statistics=False)
 
 
 def dense_loss(z, W, tau, rows=None, candidates=None):
@@ -175,8 +167,6 @@ def test_dropout_is_between_layers():
     still, noisy = model(given), model.train()(given)
     assert torch.equal(noisy[:, :6], still[:, :6])
     assert not torch.equal(noisy[:, 6:], still[:, 6:])
-    model = build(scale_states=False, dropout=0.0, feature_dropout=0.5).train()
-    assert not torch.equal(model(given), model(given))
 
 
 def test_states_are_handed_on_at_a_scale_for_probes():
@@ -197,39 +187,6 @@ def test_states_are_handed_on_at_a_scale_for_probes():
         assert torch.equal(model(given), states)
     assert not isinstance(build("graph").probe_scale.columns, torch.nn.BatchNorm1d)
     assert build("graph", num_layers=3).out_channels == 18
-
-
-def test_sparse_features_give_the_same():
-    given = graph()
-    x = torch.where(given.x > 0.2, given.x, 0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        sparse = x.to_sparse_csr()
-    for options in ({}, {"binarise": False, "scale_features": True}, {"conv": "gin"}):
-        model, results = build(**options), []
-        for features in (x, sparse):
-            inputs = GraphInputs.build(features, given.edge_index, given.signature)
-            model.zero_grad()
-            states, loss = model(inputs), model.pretext_loss(inputs)
-            (states.square().sum() + loss).backward()
-            grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-            results.append({"states": states, "loss": loss} | grads)
-        assert_same(results[0], results[1], 1e-10)
-
-
-@pytest.mark.parametrize("options", [{}, {"conv": "gin", "outputs": "all"}], ids=str)
-def test_symmetric_under_renumbering(options):
-    model = build(**options)
-
-    def loss_and_states(x, edges, u):
-        inputs = GraphInputs.build(x, edges, u)
-        return model(inputs) + model.pretext_loss(inputs)
-
-    for seed in range(3):
-        given = graph(seed)
-        assert_permutation_equivariant(
-            loss_and_states, given.x, given.edge_index, given.signature, tolerance=1e-10
-        )
 
 
 def test_in_a_batch_weights_are_the_graphs_own_and_negatives_all_nodes():
@@ -290,34 +247,16 @@ def test_the_pretext_brings_camps_together_without_labels(anchors):
     assert gap() > before + 0.3
 
 
-RUNS = {
-    "node": (node_task, True),
-    "link": (link_task, True),
-    "graph": (graph_task, True),
-    "node, trained on": (node_task, False),
-    "graph, trained on": (graph_task, False),
-    "node, sampled": (lambda: node_task(batches=SAMPLED), True),
-    "link, sampled": (lambda: link_task(batches=SAMPLED), False),
-}
-
-
-@pytest.mark.parametrize("run", RUNS)
-def test_a_run_with_both_stages(run):
-    task, freeze = RUNS[run]
-    network, result = fit(
-        task(),
-        TrainSettings(epochs=2),
-        encoder="ml2-gcl",
-        options={"hidden_channels": 8, "anchors": 6},
-        pretraining=PretrainSettings(epochs=2, freeze=freeze),
+class TestML2GCL(MethodTestCase):
+    method = "ml2-gcl"
+    options = {"hidden_channels": 6, "binarise": False}
+    variants = (
+        {"binarise": True},
+        {"scale_features": True},
+        {"binarise": True, "conv": "gin", "outputs": "all"},
     )
-    assert result.epochs == 4
-    assert all(p.requires_grad != freeze for p in network.encoder.trunk.parameters())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    pretext_options = {"anchors": 6}
+    refused = (
         ({"conv": "gnn"}, "'conv'.*Did you mean 'gin'"),
         ({"outputs": "al"}, "'outputs'.*Did you mean 'all'"),
         ({"num_layers": 0}, "'num_layers'"),
@@ -327,8 +266,4 @@ def test_a_run_with_both_stages(run):
         ({"temperature": 0.01}, "'temperature'"),
         ({"ridge": 0.0}, "'ridge'"),
         ({"anchors": 0}, "'anchors'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        ML2GCL(5, **options)
+    )

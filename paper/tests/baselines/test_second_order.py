@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import warnings
 from pathlib import Path
 
 import pytest
@@ -17,40 +15,35 @@ from torch_geometric.utils import to_undirected
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
 from geof.kernels import BACKENDS
-from geof.methods.interface import GraphInputs
+from geof.methods.interface import GraphInputs, InputShape
 from geof.methods.presets import load_preset
 from geof.nn import GeoFConv
 from geof.nn.settings import StepSettings
 from geof.nn.step import CoupledState
 from geof.testing import (
-    assert_batch_equals_alone,
-    assert_permutation_equivariant,
+    MethodTestCase,
     assert_positive_definite,
     assert_same,
+    draw_parameters,
+    random_graph,
 )
-from geof.training.network import Network, NetworkSpec
+from geof.training import Network, RunConfig
 from geof_paper.baselines.parameter_matching import TOLERANCE, match_parameters
 from geof_paper.baselines.second_order import ARGNNWithSO, GCNWithSO, GINWithSO, ResidualStatistic
-from tests.graphs import random_sample
+from geof_paper.grid import records
+from geof_paper.grid.cells import BENCHMARKS, Row
 
 RESULTS = Path(__file__).parents[2] / "results"
 HOSTS = {"gcn-so": GCNWithSO, "gin-so": GINWithSO, "argnn-so": ARGNNWithSO}
 
 
-def graph(seed: int = 0, **sizes):
-    x, edge_index, u = random_sample(seed, **sizes)
-    return x, to_undirected(edge_index[:, edge_index[0] != edge_index[1]]), u
-
-
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
-    return GraphInputs.build(*graph(seed, **sizes))
+    return GraphInputs.build(*random_graph(seed, **sizes))
 
 
-def randomised(module: nn.Module, seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    for parameter in module.parameters():
-        parameter.data.copy_(0.5 * torch.randn(parameter.shape))
-    return module.double().eval()
+def randomised(module: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return draw_parameters(module.double())
 
 
 def build(host: str = "gcn-so", **options) -> nn.Module:
@@ -296,59 +289,17 @@ def test_the_statistic_changes_the_result_and_only_along_edges(host):
     assert not torch.allclose(model(given).states, before)
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_symmetric_under_renumbering_and_batching(host):
-    model = build(host, use_signature=True, outputs="all")
-
-    def run(x, edges, u):
-        return model(GraphInputs.build(x, edges, u)).states
-
-    for seed in range(3):
-        assert_permutation_equivariant(run, *graph(seed), tolerance=1e-9)
-    assert_batch_equals_alone(run, [graph(seed) for seed in range(3)], tolerance=1e-9)
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_sparse_features_and_dropout(host):
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    model = build(host, scale_features=True)
-    dense = GraphInputs.build(x, edge_index, u)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        sparse = GraphInputs.build(x.to_sparse_csr(), edge_index, u)
-        assert_same({"h": model(sparse).states}, {"h": model(dense).states}, 1e-10)
-    for options in ({"dropout": 0.5}, {"feature_dropout": 0.5}):
-        noisy = build(host, **options).train()
-        assert not torch.equal(noisy(dense).states, noisy(dense).states)
-
-
-@pytest.mark.parametrize("task", ["node", "link", "graph"])
-@pytest.mark.parametrize("host", HOSTS)
-def test_networks_of_all_tasks_train_with_fixed_order_of_sums(host, task):
-    options = {"hidden_channels": 6, "blocks": 2, "rank": 4}
-    torch.manual_seed(0)
-    network = Network(NetworkSpec(host, options, task, 5, 3, 2))
-    x, edge_index, u = graph(nodes=12, edges=14)  # some nodes are alone
-    given = GraphInputs.build(x.float(), edge_index, u.float())
-    torch.use_deterministic_algorithms(True)
-    try:
-        outputs = network.outputs(given, edge_index if task == "link" else None)
-        outputs.loss(lambda logits: logits.square().mean()).backward()
-    finally:
-        torch.use_deterministic_algorithms(False)
-    for name, parameter in network.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-    lone = GraphInputs.build(x[:1].float(), edge_index[:, :0], u[:1].float())
-    assert network(lone, torch.zeros(2, 1).long() if task == "link" else None).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+class HostCase(MethodTestCase):
+    options = {"hidden_channels": 6, "blocks": 2, "rank": 4, "temperature": 5.0}
+    variants = (
+        {},
+        {"use_signature": True, "outputs": "all"},
+        {"encoding": "vech", "injection": "input_only"},
+        {"statistics": False},
+    )
+    refused = (
         ({"hidden_channels": 0}, "'hidden_channels'"),
-        ({"blocks": 4}, "'blocks' to divide"),
+        ({"hidden_channels": 6, "blocks": 4}, "'blocks' to divide"),
         ({"num_layers": 0}, "'num_layers'"),
         ({"rank": 0}, "'rank'"),
         ({"inner_channels": 0}, "'inner_channels'"),
@@ -364,71 +315,67 @@ def test_networks_of_all_tasks_train_with_fixed_order_of_sums(host, task):
         ({"backend": "nativ"}, "'backend'"),
         ({"dropout": 1}, "'dropout'"),
         ({"feature_dropout": 1}, "'feature_dropout'"),
-    ],
-)
-@pytest.mark.parametrize("host", HOSTS)
-def test_ranges(host, options, message):
-    with pytest.raises(ConfigError, match=message):
-        HOSTS[host](5, 3, **{"hidden_channels": 6, "blocks": 2, **options})
+    )
 
 
-def test_ranges_of_single_hosts():
-    with pytest.raises(ConfigError, match=r"'normalise'.*Did you mean 'batch'"):
-        GCNWithSO(5, 3, normalise="bach")
-    for name in ("metric_penalty", "smoothness_penalty", "ricci_penalty"):
-        with pytest.raises(ConfigError, match=name):
-            ARGNNWithSO(5, 3, **{name: -1})
+class TestGCNWithSO(HostCase):
+    method = "gcn-so"
+    refused = (*HostCase.refused, ({"normalise": "bach"}, "'normalise'.*Did you mean 'batch'"))
+
+
+class TestGINWithSO(HostCase):
+    method = "gin-so"
+    refused = TestGCNWithSO.refused
+
+
+class TestARGNNWithSO(HostCase):
+    method = "argnn-so"
+    variants = (*HostCase.variants, {"metric_sees_statistics": False})
+    refused = (
+        *HostCase.refused,
+        *(({f"{name}_penalty": -1}, name) for name in ("metric", "smoothness", "ricci")),
+    )
 
 
 # --- As many parameters as GeoF ------------------------------------------------------------------
 
-SETTINGS = [
-    (task, dataset)
-    for task in ("node", "link", "graph")
-    for dataset, facts in CATALOGUE.items()
-    if facts.is_node_graph == (task != "graph")
-]
 FEATURES = {"FRANKENSTEIN": 5}
 """Where the recorded runs had other features than the catalogue names: no node attributes."""
 
 INNER_RATIOS = {"gcn-so": (1.0,), "gin-so": (1.0, 0.5, 2.0), "argnn-so": (1.0, 0.5, 2.0)}
 
 
-def parameters(encoder: str, task: str, dataset: str, tree: dict) -> int:
+def parameters(method: str, task: str, dataset: str, tree: dict) -> int:
     """Return the size of the whole network, built without memory."""
     facts = CATALOGUE[dataset].expected
-    spec = NetworkSpec(
-        encoder,
-        tree["model"],
-        task,
-        FEATURES.get(dataset, facts.features),
-        17,
-        facts.classes,
-        tree.get("readout", {}),
+    config = RunConfig(
+        method=method, task=task, options=tree["options"], readout=tree.get("readout", {})
     )
+    shape = InputShape(FEATURES.get(dataset, facts.features), 17, facts.classes)
     with torch.device("meta"):
-        network = Network(spec)
+        network = Network(config, shape)
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def recorded(task: str, dataset: str) -> int:
-    return json.loads((RESULTS / f"{task}-{dataset}-geof-tuned.json").read_text())["parameters"]
+    """Return the size of GeoF's network in the recorded runs."""
+    return records.recorded(Row(task, dataset, "geof", "tuned"), RESULTS).first.parameters
 
 
-@pytest.mark.parametrize(("task", "dataset"), SETTINGS)
+@pytest.mark.parametrize(("task", "dataset"), BENCHMARKS)
 def test_shapes_are_those_of_the_recorded_runs(task, dataset):
     tree = load_preset("geof", "tuned", task, dataset)
     assert parameters("geof", task, dataset, tree) == recorded(task, dataset)
 
 
-@pytest.mark.parametrize(("task", "dataset"), SETTINGS)
+@pytest.mark.parametrize(("task", "dataset"), BENCHMARKS)
 @pytest.mark.parametrize("host", HOSTS)
 def test_presets_match_geof_in_parameters_and_in_the_statistic(host, task, dataset):
     tree = load_preset(host, "matched", task, dataset)
     geof = load_preset("geof", "tuned", task, dataset)
     wanted = recorded(task, dataset)
     assert abs(parameters(host, task, dataset, tree) - wanted) <= TOLERANCE * wanted
-    ours, theirs = tree["model"], geof["model"]
+    ours, theirs = tree["options"], geof["options"]
     block_size = theirs["hidden_channels"] // theirs["blocks"]
     assert ours["hidden_channels"] == block_size * ours["blocks"]
     assert ours["num_layers"] == theirs["steps"]
@@ -443,13 +390,13 @@ def test_presets_match_geof_in_parameters_and_in_the_statistic(host, task, datas
 @pytest.mark.parametrize("host", HOSTS)
 def test_presets_are_what_the_search_finds(host, task, dataset):
     tree = load_preset(host, "matched", task, dataset)
-    geof = load_preset("geof", "tuned", task, dataset)["model"]
+    geof = load_preset("geof", "tuned", task, dataset)["options"]
     block_size = geof["hidden_channels"] // geof["blocks"]
 
     def count(width: int, inner: int, rank: int) -> int:
         widths = {"hidden_channels": width, "blocks": width // block_size}
-        model = tree["model"] | widths | {"inner_channels": inner, "rank": rank}
-        return parameters(host, task, dataset, tree | {"model": model})
+        options = tree["options"] | widths | {"inner_channels": inner, "rank": rank}
+        return parameters(host, task, dataset, tree | {"options": options})
 
     found = match_parameters(
         count,
@@ -458,9 +405,9 @@ def test_presets_are_what_the_search_finds(host, task, dataset):
         near=geof["hidden_channels"],
         inner_ratios=INNER_RATIOS[host],
     )
-    model = tree["model"]
-    width = model["hidden_channels"]
-    chosen = (width, model.get("inner_channels", width), model["rank"])
+    options = tree["options"]
+    width = options["hidden_channels"]
+    chosen = (width, options.get("inner_channels", width), options["rank"])
     assert (found.width, found.inner, found.rank) == chosen
     assert found.parameters == parameters(host, task, dataset, tree)
 
@@ -471,7 +418,7 @@ def test_the_control_without_the_statistic_can_be_widened():
 
     def count(width: int, inner: int, rank: int) -> int:
         widths = {"hidden_channels": width, "inner_channels": inner, "statistics": False}
-        return parameters("gin-so", "node", "Photo", tree | {"model": tree["model"] | widths})
+        return parameters("gin-so", "node", "Photo", tree | {"options": tree["options"] | widths})
 
     ratios = [1 + step / 64 for step in range(33)]
     found = match_parameters(

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from torch.nn import functional as F
 from torch_geometric.utils import to_undirected
 
-from geof.errors import ConfigError
 from geof.methods.interface import GraphInputs, HasPretext
-from geof.testing import assert_permutation_equivariant, assert_same
-from geof.training import TrainSettings, fit
-from geof.training.settings import PretrainSettings
+from geof.testing import MethodTestCase, assert_same, draw_parameters
 from geof_paper.baselines.sparrow import SPARROW, pair_loss
-from tests.training.toys import SAMPLED, graph_task, link_task, node_task
 
 NONE = torch.empty(2, 0, dtype=torch.long)
 
@@ -31,9 +25,7 @@ def graph(seed: int = 0, nodes: int = 12, edges: int = 20, channels: int = 5) ->
 def build(task="node", **options) -> SPARROW:
     torch.manual_seed(0)
     model = SPARROW(5, task, **{"hidden_channels": 6, **options}).double()
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape).double())
-    return model.eval()
+    return draw_parameters(model, spread=1.0, statistics=False)
 
 
 def pairs(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -194,39 +186,6 @@ def test_graphs_are_contrasted_by_their_sums(conv):
     assert float(model.pretext_loss(graphs[0]).detach()) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_sparse_features_give_the_same():
-    given = graph()
-    x = torch.where(given.x > 0.2, given.x, 0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        sparse = x.to_sparse_csr()
-    for options in ({}, {"scale_features": True}, {"conv": "gin"}):
-        model, results = build(**options), []
-        for features in (x, sparse):
-            inputs = GraphInputs.build(features, given.edge_index, given.signature)
-            model.zero_grad()
-            states, loss = model(inputs), model.pretext_loss(inputs)
-            (states.square().sum() + loss).backward()
-            grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-            results.append({"states": states, "loss": loss} | grads)
-        assert_same(results[0], results[1], 1e-10)
-
-
-@pytest.mark.parametrize("options", [{}, {"conv": "gin", "outputs": "all"}], ids=str)
-def test_symmetric_under_renumbering(options):
-    model = build(**options)
-
-    def loss_and_states(x, edges, u):
-        inputs = GraphInputs.build(x, edges, u)
-        return model(inputs) + model.pretext_loss(inputs)
-
-    for seed in range(3):
-        given = graph(seed)
-        assert_permutation_equivariant(
-            loss_and_states, given.x, given.edge_index, given.signature, tolerance=1e-10
-        )
-
-
 def test_isolated_nodes_without_features_and_graphs_without_edges():
     """Their states are zero under ReLU: no direction."""
     for task in ("node", "graph"):
@@ -268,34 +227,12 @@ def test_the_pretext_tells_nodes_apart_without_labels():
     assert likeness() < before - 0.3
 
 
-RUNS = {
-    "node": (node_task, True),
-    "link": (link_task, True),
-    "graph": (graph_task, True),
-    "node, trained on": (node_task, False),
-    "graph, trained on": (graph_task, False),
-    "node, sampled": (lambda: node_task(batches=SAMPLED), True),
-    "link, sampled": (lambda: link_task(batches=SAMPLED), False),
-}
-
-
-@pytest.mark.parametrize("run", RUNS)
-def test_a_run_with_both_stages(run):
-    task, freeze = RUNS[run]
-    network, result = fit(
-        task(),
-        TrainSettings(epochs=2),
-        encoder="sparrow",
-        options={"hidden_channels": 8, "anchors": 6},
-        pretraining=PretrainSettings(epochs=2, freeze=freeze),
-    )
-    assert result.epochs == 4
-    assert all(p.requires_grad != freeze for p in network.encoder.trunk.parameters())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+class TestSPARROW(MethodTestCase):
+    method = "sparrow"
+    options = {"hidden_channels": 6}
+    variants = ({}, {"scale_features": True}, {"conv": "gin", "outputs": "all"})
+    pretext_options = {"anchors": 6}
+    refused = (
         ({"conv": "gnn"}, "'conv'.*Did you mean 'gin'"),
         ({"activation": "pelu"}, "'activation'.*Did you mean '(p)?relu'"),
         ({"outputs": "al"}, "'outputs'.*Did you mean 'all'"),
@@ -307,8 +244,4 @@ def test_a_run_with_both_stages(run):
         ({"feature_dropout": -0.1}, "'feature_dropout'"),
         ({"temperature": 0.01}, "'temperature'"),
         ({"anchors": 0}, "'anchors'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        SPARROW(5, **options)
+    )

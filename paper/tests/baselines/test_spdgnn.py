@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import warnings
 
 import pytest
 import torch
-from safetensors.torch import load, save
-from torch_geometric.utils import to_undirected
 
-from geof.errors import ConfigError, ShapeError
-from geof.methods.interface import Encoding, GraphInputs
+from geof.errors import ShapeError
+from geof.methods.interface import Encoding, GraphInputs, InputShape
 from geof.testing import (
-    assert_batch_equals_alone,
-    assert_edge_order_irrelevant,
-    assert_permutation_equivariant,
+    MethodTestCase,
     assert_positive_definite,
     assert_same,
+    draw_parameters,
+    random_graph,
 )
-from geof.training.network import Network, NetworkSpec
+from geof.training import Network, RunConfig
 from geof_paper.baselines.fermi_dirac import FermiDiracReadout
 from geof_paper.baselines.spdgnn import SPDGNN, transformed
-from tests.graphs import random_sample
 
 JITTER = 1e-5
-
-
-def graph(seed: int = 0, **sizes):
-    x, edge_index, u = random_sample(seed, **sizes)
-    return x, to_undirected(edge_index[:, edge_index[0] != edge_index[1]]), u
 
 
 def build(**options) -> SPDGNN:
     torch.manual_seed(0)
     model = SPDGNN(5, **{"matrix_size": 4, "dropout": 0.0, **options}).double()
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape).double())
-    return model.eval()
+    return draw_parameters(model, spread=1.0)
 
 
 def matrix_of(coords: torch.Tensor) -> torch.Tensor:
@@ -96,7 +84,7 @@ def by_hand(model: SPDGNN, given: GraphInputs, floor: float, rectify: bool) -> t
     ids=str,
 )
 def test_equals_matrices_by_hand(options):
-    given, model = GraphInputs.build(*graph()), build(**options)
+    given, model = GraphInputs.build(*random_graph()), build(**options)
     wanted = by_hand(model, given, options.get("floor", 0.5), options.get("rectify_lower", False))
     assert_same({"z": model(given)}, {"z": wanted}, 1e-10)
     assert model.out_channels == wanted.size(1)
@@ -122,7 +110,7 @@ def test_gradients_by_differences():
 
 def test_the_mean_of_identical_matrices_is_itself():
     """Equal features everywhere: what a node hears changes nothing, with or without edges."""
-    x, edge_index, u = graph()
+    x, edge_index, u = random_graph()
     x = x[:1].expand_as(x).contiguous()
     model = build(floor=1e-9)
     linked = model(GraphInputs.build(x, edge_index, u))
@@ -132,7 +120,7 @@ def test_the_mean_of_identical_matrices_is_itself():
 
 
 def test_matrices_are_positive_definite_and_the_floor_acts():
-    given = GraphInputs.build(*graph())
+    given = GraphInputs.build(*random_graph())
     for options in ({}, {"floor": 1.0}, {"out_size": 3}):
         z = build(**options)(given)
         matrices = torch.stack([matrix_of(row) for row in z])
@@ -147,7 +135,7 @@ def test_matrices_are_positive_definite_and_the_floor_acts():
 def test_transforms_stay_orthonormal_while_training():
     torch.manual_seed(0)
     model = SPDGNN(5, matrix_size=4, out_size=3)
-    x, edge_index, u = graph()
+    x, edge_index, u = random_graph()
     given = GraphInputs.build(x.float(), edge_index, u.float())
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.01)
     before = [layer.weight.detach().clone() for layer in model.transforms]
@@ -167,7 +155,7 @@ def test_gradients_are_finite_for_any_lift(scale):
     """Large lower parts over tiny diagonals: the inverse of the factor is in the gradient."""
     torch.manual_seed(0)
     model = SPDGNN(5, matrix_size=8, dropout=0.0)
-    x, edge_index, u = graph(nodes=200, edges=800)
+    x, edge_index, u = random_graph(nodes=200, edges=800)
     model(GraphInputs.build(scale * x.float(), edge_index, u.float())).sum().backward()
     for parameter in model.parameters():
         assert parameter.grad.isfinite().all()
@@ -175,7 +163,7 @@ def test_gradients_are_finite_for_any_lift(scale):
 
 def test_normalisation_keeps_the_lift_out_of_its_clamp():
     """A large common part of all features: without it all diagonals are at the clamp."""
-    x, edge_index, u = graph(nodes=50)
+    x, edge_index, u = random_graph(nodes=50)
     given = GraphInputs.build(x + 100.0, edge_index[:, :0], u)
     spread = {}
     for norm in ("none", "batch", "layer"):
@@ -187,74 +175,12 @@ def test_normalisation_keeps_the_lift_out_of_its_clamp():
     assert spread["layer"] > 0.0
 
 
-def test_copies_checkpoints_and_precision():
-    given = GraphInputs.build(*graph())
-    model = SPDGNN(5, matrix_size=4, out_size=3).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    other = SPDGNN(5, matrix_size=4, out_size=3).double().eval()
-    assert not torch.equal(other(given), model(given))
-    other.load_state_dict(load(save(model.state_dict())), strict=True)
-    twin = copy.deepcopy(model)
-    assert torch.equal(other(given), model(given))
-    assert torch.equal(twin(given), model(given))
-    assert model(given).dtype == torch.float64
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.add_(1.0)
-    assert not torch.equal(twin(given), model(given))
-    assert torch.equal(other(given), model(given))
-
-
-def test_symmetric_under_renumbering_and_batching():
-    model = build()
-
-    def encode(x, edges, u):
-        return model(GraphInputs.build(x, edges, u))
-
-    for seed in range(3):
-        assert_permutation_equivariant(encode, *graph(seed), tolerance=1e-10)
-    assert_edge_order_irrelevant(encode, *graph(1))
-    single = (*graph(2)[:1], graph(2)[1][:, :0], graph(2)[2])
-    assert_batch_equals_alone(encode, [graph(0), single, graph(3, nodes=1, edges=0)])
-
-
-def test_edges_lead_from_source_to_target():
-    x, _, u = random_sample(0, nodes=3, edges=0)
-    edge_index, model = torch.tensor([[1, 2], [0, 1]]), build(num_layers=1)
-    before = model(GraphInputs.build(x, edge_index, u))
-    nudged = x.clone()
-    nudged[2] += 0.5
-    after = model(GraphInputs.build(nudged, edge_index, u))
-    assert torch.equal(after[0], before[0])
-    assert not torch.equal(after[1], before[1])
-
-
-def test_sparse_features_scaling_and_dropout():
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    for options in ({}, {"scale_features": True}):
-        model = build(**options)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            sparse = model(GraphInputs.build(x.to_sparse_csr(), edge_index, u))
-        assert_same({"z": sparse}, {"z": model(GraphInputs.build(x, edge_index, u))}, 1e-12)
-    given = GraphInputs.build(x, edge_index, u)
-    assert not torch.equal(build(scale_features=True)(given), build()(given))
-    for options in ({"dropout": 0.5}, {"feature_dropout": 0.5}):
-        model = build(**options)
-        assert torch.equal(model(given), build()(given))
-        model.train()
-        assert not torch.equal(model(given), model(given))
-
-
 def test_the_decoder_is_fermi_dirac():
     """The probability of the definition, and the Frobenius distance of log-Cholesky factors."""
     torch.manual_seed(0)
     states = torch.randn(5, 6, dtype=torch.float64)
     pairs = torch.tensor([[0, 1, 2, 3], [1, 0, 2, 4]])
-    given = GraphInputs.build(*random_sample(0, nodes=5))
+    given = GraphInputs.build(*random_graph(0, nodes=5))
     readout = FermiDiracReadout(6, radius=1.5, temperature=0.5)
     logits = readout(Encoding(states), given, pairs)
     for logit, (u, v) in zip(logits, pairs.t().tolist(), strict=True):
@@ -272,19 +198,23 @@ def test_the_decoder_is_fermi_dirac():
 
 
 def test_links_use_it_unless_told_otherwise():
-    given = GraphInputs.build(*graph())
+    given = GraphInputs.build(*random_graph())
     pairs = torch.tensor([[0, 1, 4], [2, 3, 4]])
-    network = Network(NetworkSpec("spdgnn", {"matrix_size": 3}, "link", 5, 3, 2)).double().eval()
+    config = RunConfig(method="spdgnn", task="link", options={"matrix_size": 3})
+    network = Network(config, InputShape(5, 3, 2)).double().eval()
     z = network.encoder(given)
     wanted = 2.0 - (z[pairs[0]] - z[pairs[1]]).square().sum(-1)
     assert_same({"logits": network(given, pairs)}, {"logits": wanted}, 1e-12)
-    shared = NetworkSpec("spdgnn", {}, "link", 5, 3, 2, {"kind": "shared"})
-    assert any("mlp" in name for name, _ in Network(shared).readout.named_modules())
+    shared = RunConfig(method="spdgnn", task="link", readout={"kind": "shared"})
+    readout = Network(shared, InputShape(5, 3, 2)).readout
+    assert any("mlp" in name for name, _ in readout.named_modules())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+class TestSPDGNN(MethodTestCase):
+    method = "spdgnn"
+    options = {"matrix_size": 4}
+    variants = ({}, {"out_size": 3, "norm": "batch"}, {"factorisation": "cholesky"})
+    refused = (
         ({"matrix_size": 0}, "'matrix_size'"),
         ({"out_size": 9}, "'out_size' of at most 'matrix_size'"),
         ({"out_size": 0}, "'out_size'"),
@@ -294,14 +224,8 @@ def test_links_use_it_unless_told_otherwise():
         ({"floor": 0.0}, "'floor'"),
         ({"norm": "bach"}, "'norm'.*Did you mean 'batch'"),
         ({"factorisation": "qrr"}, "'factorisation'.*Did you mean 'qr'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        SPDGNN(5, **options)
-
-
-@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"radius": math.inf}])
-def test_ranges_of_the_decoder(options):
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        FermiDiracReadout(6, **options)
+    )
+    refused_readout = (
+        ("link", {"temperature": 0.0}, "temperature"),
+        ("link", {"radius": math.inf}, "radius"),
+    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import warnings
 
 import pytest
 import torch
@@ -12,10 +10,8 @@ from numpy.polynomial.chebyshev import chebval
 from torch.nn import functional as F
 from torch_geometric.utils import to_undirected
 
-from geof.data.batching import NeighbourSampler
-from geof.errors import ConfigError
 from geof.methods.interface import GraphInputs
-from geof.testing import assert_permutation_equivariant, assert_same
+from geof.testing import MethodTestCase, assert_same, draw_parameters
 from geof_paper.baselines.spectrum import Spectrum, SpectrumSettings, graph_spectrum
 from geof_paper.baselines.wavegc import SpectralBasis, WaveGC, tight_frame
 from tests.graphs import random_sample
@@ -38,9 +34,7 @@ def inputs(seed: int = 0, **sizes) -> GraphInputs:
 def build(**options) -> WaveGC:
     torch.manual_seed(0)
     model = WaveGC(5, **{"hidden_channels": 8, **options}).double()
-    for parameter in model.parameters():
-        parameter.data.copy_(0.6 * torch.randn(parameter.shape).double())
-    return model.eval()
+    return draw_parameters(model, spread=0.6)
 
 
 def draw(tokens: int, order: int, scales: int, largest: float = 2.0):
@@ -280,109 +274,19 @@ def test_only_the_tasks_one_graph_goes_to_the_cache():
     assert not build(task="graph")._is_whole(given)
 
 
-@pytest.mark.parametrize("options", [{}, {"task": "graph", "norm": "batch"}], ids=str)
-def test_symmetric_under_renumbering(options):
-    model = build(**options)
-    for seed in range(3):
-        assert_permutation_equivariant(
-            lambda x, edges, u: model(GraphInputs.build(x, edges, u)), *graph(seed), tolerance=1e-9
-        )
-
-
-SIZES = (14, 1, 5, 40)
-
-
-def parts(seed: int = 0):
-    """Return graphs of several sizes: one node, no edges, and two ordinary ones."""
-    made = [graph(seed + i, nodes=n, edges=2 * n) for i, n in enumerate(SIZES)]
-    x, _, u = made[2]
-    made[2] = (x, torch.empty(2, 0, dtype=torch.long), u)
-    return made
-
-
-def together(graphs, order=None) -> GraphInputs:
-    sizes = torch.tensor([len(x) for x, _, _ in graphs])
-    offset = sizes.cumsum(0) - sizes
-    edge_index = torch.cat([e + o for (_, e, _), o in zip(graphs, offset, strict=True)], dim=1)
-    x, u = torch.cat([g[0] for g in graphs]), torch.cat([g[2] for g in graphs])
-    batch = torch.repeat_interleave(torch.arange(len(graphs)), sizes)
-    if order is not None:
-        edge_index = torch.argsort(order)[edge_index]
-        x, u, batch = x[order], u[order], batch[order]
-    return GraphInputs.build(x, edge_index, u, batch, len(graphs))
-
-
-@pytest.mark.parametrize("options", [{"task": "graph"}, {}], ids=["graph", "node"])
-def test_a_batch_is_each_graph_alone(options):
-    model, graphs = build(**options), parts()
-    alone = torch.cat([model(GraphInputs.build(*one)) for one in graphs])
-    torch.testing.assert_close(model(together(graphs)), alone, rtol=1e-9, atol=1e-9)
-    order = torch.randperm(len(alone), generator=torch.Generator().manual_seed(0))
-    mixed = model(together(graphs, order))
-    torch.testing.assert_close(mixed, alone[order], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("options", [{"task": "graph", "max_scale": 10.0}, {}], ids=str)
-def test_gradients_of_a_batch_are_those_of_its_graphs(options):
-    """Bipartite graphs (the first is a path) have the eigenvalue 2 in the node variant too."""
-    graphs = parts()
-    path = torch.stack([torch.arange(13), torch.arange(1, 14)])
-    graphs[0] = (graphs[0][0], to_undirected(path), graphs[0][2])
-    gradients = []
-    torch.use_deterministic_algorithms(True)
-    try:
-        for given in ([together(graphs)], [GraphInputs.build(*one) for one in graphs]):
-            model = build(**options)
-            sum(model(one).square().sum() for one in given).backward()
-            gradients.append({name: p.grad for name, p in model.named_parameters()})
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(grad.isfinite().all() for grad in gradients[0].values())
-    assert gradients[0]["filters.0.decide.weight"].abs().max() > 0
-    assert_same(*gradients, 1e-9)
-
-
-def test_sampled_neighbourhoods_without_symmetry():
-    x, edge_index, u = graph(nodes=30, edges=60)
-    model = build()
-    for batch in NeighbourSampler(edge_index, 30, [2, 2], batch_size=6, seed=1).batches(epoch=0):
-        given = GraphInputs.build(x[batch.n_id], batch.edge_index, u[batch.n_id])
-        states = model(given)
-        states.sum().backward()
-        assert states.isfinite().all()
-
-
-def test_sparse_features_give_the_same():
-    x, edge_index, u = graph()
-    x = torch.where(x > 0.2, x, 0.0)
-    model = build(scale_features=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its CSR support is in beta
-        sparse = GraphInputs.build(x.to_sparse_csr(), edge_index, u)
-        assert_same({"h": model(sparse)}, {"h": model(GraphInputs.build(x, edge_index, u))}, 1e-12)
-
-
-@pytest.mark.parametrize("name", ["dropout", "wave_dropout", "filter_dropout", "feature_dropout"])
-def test_each_dropout_acts_in_training_alone(name):
-    off = dict.fromkeys(("dropout", "wave_dropout", "filter_dropout", "feature_dropout"), 0.0)
-    given = inputs()
-    model, plain = build(**{**off, name: 0.5}, share=1.0), build(**off, share=1.0)
-    assert torch.equal(model(given), plain(given))
-    assert torch.equal(plain.train()(given), plain(given))
-    model.train()
-    assert not torch.equal(model(given), model(given))
-
-
-def test_a_copy_in_single_precision_computes_the_same():
-    given, model = inputs(), build(norm="layer")
-    single = copy.deepcopy(model).float()
-    x = GraphInputs.build(given.x.float(), given.edge_index, given.signature.float())
-    torch.testing.assert_close(single(x).double(), model(given), rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+class TestWaveGC(MethodTestCase):
+    method = "wavegc"
+    options = {"hidden_channels": 8}
+    variants = (
+        {},
+        {"norm": "batch", "variant": "node"},
+        {"norm": "layer", "variant": "graph", "max_scale": 10.0},
+    )
+    exceptions = {
+        "test_messages_follow_edges": "eigenpairs are those of the undirected graph",
+        "test_a_disjoint_union_is_its_parts": "filters are made of all eigenvalues of a graph",
+    }
+    refused = (
         ({"hidden_channels": 10}, r"multiple of num_scales \+ 1 .*hidden_channels=8"),
         ({"hidden_channels": 8, "heads": 3}, "multiple of heads"),
         ({"hidden_channels": 0}, "'hidden_channels'"),
@@ -402,8 +306,4 @@ def test_a_copy_in_single_precision_computes_the_same():
         ({"share": 0.0}, "'share'"),
         ({"share": 1.1}, "'share'"),
         ({"eigenpairs": 0}, "'eigenpairs'"),
-    ],
-)
-def test_ranges(options, message):
-    with pytest.raises(ConfigError, match=message):
-        WaveGC(5, **options)
+    )

@@ -70,31 +70,29 @@ def side_by_side(graphs: Sequence[Sample], order: Tensor | None = None) -> Graph
     return GraphInputs.build(x, edge_index, u, batch, len(graphs))
 
 
-def draw_parameters(module: M, spread: float = 0.5, except_for: Sequence[str] = ()) -> M:
+def draw_parameters(
+    module: M, spread: float = 0.5, except_for: Sequence[str] = (), *, statistics: bool = True
+) -> M:
     """Draw every parameter anew and return the module, in evaluation mode.
 
     Biases start at zero, scales at one and gates open, where many a mistake cannot be seen. Means
-    and variances of batch normalisations are drawn, too.
+    and variances of batch normalisations are drawn, too, all from torch's generator: seed it.
 
     Args:
         module: Whose.
         spread: Standard deviation.
         except_for: Parameters whose names contain one of these stay as they are.
+        statistics: Whether means and variances are drawn.
     """
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
-
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if not any(part in name for part in except_for):
-                parameter.copy_(spread * draw(parameter))
+                parameter.copy_(spread * torch.randn(parameter.shape))
         for part in module.modules():
-            if isinstance(part, nn.BatchNorm1d) and part.running_mean is not None:
+            if statistics and isinstance(part, nn.BatchNorm1d) and part.running_mean is not None:
                 assert part.running_var is not None
-                part.running_mean.copy_(spread * draw(part.running_mean))
-                part.running_var.copy_(1 + draw(part.running_var).square())
+                part.running_mean.copy_(spread * torch.randn(part.running_mean.shape))
+                part.running_var.copy_(1 + torch.randn(part.running_var.shape).square())
     return module.eval()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,6 +63,8 @@ class MethodCase:
         refused: Options the method refuses, and what the message must match.
         refused_readout: The same of its readouts, with the task.
         tolerance: Largest difference in float64, relative to each tensor's scale.
+        alike_tolerance: The same on graphs with many equal nodes, where a method that scales small
+            differences up has nothing but rounding to scale; ``None`` for ``tolerance``.
         single_precision: Largest difference of a float32 copy.
         spread: Of the parameters structural checks draw.
         undrawn: Parameters whose names contain one of these stay as they start.
@@ -82,6 +84,7 @@ class MethodCase:
     refused: ClassVar[Sequence[tuple[Mapping[str, Any], str]]] = ()
     refused_readout: ClassVar[Sequence[tuple[TaskKind, Mapping[str, Any], str]]] = ()
     tolerance: ClassVar[float] = 1e-9
+    alike_tolerance: ClassVar[float | None] = None
     single_precision: ClassVar[float] = 1e-3
     spread: ClassVar[float] = 0.5
     undrawn: ClassVar[Sequence[str]] = ()
@@ -155,11 +158,12 @@ class MethodCase:
             found["pretext"] = network.encoder.pretext_loss(inputs)
         return found
 
-    def loss(self, network: Network, inputs: GraphInputs) -> Tensor:
-        """Return all that training grades, against labels made up, and the pretext's loss."""
+    def loss(
+        self, network: Network, inputs: GraphInputs, task_loss: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the task's loss of all graded logits, the penalties and the pretext's loss."""
         pairs = PAIRS % len(inputs.x) if network.task == "link" else None
-        outputs = network.outputs(inputs, pairs)
-        loss = outputs.loss(graded)
+        loss = network.outputs(inputs, pairs).loss(task_loss)
         if isinstance(network.encoder, HasPretext):
             torch.manual_seed(0)
             loss = loss + network.encoder.pretext_loss(inputs)
@@ -214,8 +218,13 @@ def in_dtype(inputs: GraphInputs, dtype: torch.dtype) -> GraphInputs:
     return with_changes(inputs, x=inputs.x.to(dtype), signature=inputs.signature.to(dtype))
 
 
-def graded(logits: Tensor) -> Tensor:
-    """Return a loss against labels made up: classes in turn, every other pair an edge."""
+def mean_square(logits: Tensor) -> Tensor:
+    """Return a loss that never saturates."""
+    return logits.square().mean()
+
+
+def cross_entropy(logits: Tensor) -> Tensor:
+    """Return the loss against labels made up: classes in turn, every other pair an edge."""
     number = torch.arange(len(logits))
     if logits.dim() == 1:
         return F.binary_cross_entropy_with_logits(logits, (number % 2).to(logits))

@@ -23,8 +23,10 @@ from geof.testing.method_basis import (
     PAIRS,
     SHAPE,
     MethodCase,
+    cross_entropy,
     gradients,
     in_dtype,
+    mean_square,
     several_graphs,
     sum_of_squares,
     with_changes,
@@ -58,8 +60,8 @@ class StructureChecks(MethodCase):
         for seed, kinds in ((0, 0), (1, 0), (2, 2), (3, 1)):
             inputs = self.inputs(task, seed)
             if kinds:  # many nodes are alike
-                alike = torch.eye(5).to(inputs.x)[inputs.x.argmax(1) % kinds]
-                inputs = with_changes(inputs, x=alike)
+                rows = torch.eye(5).to(inputs.x)[inputs.x.argmax(1) % kinds]
+                inputs = with_changes(inputs, x=rows)
             order = torch.randperm(len(inputs.x), generator=torch.Generator().manual_seed(seed))
             with _quiet():
                 plain = self.results(network, inputs, pretext=not self.random_pretext)
@@ -67,7 +69,8 @@ class StructureChecks(MethodCase):
             wanted = {**plain, "states": plain["states"][order]}
             if task == "node":
                 wanted["prediction"] = plain["prediction"][order]
-            assert_same(moved, wanted, self.tolerance)
+            alike = self.alike_tolerance if kinds else None
+            assert_same(moved, wanted, self.tolerance if alike is None else alike)
 
     def _moved(self, network: Network, inputs: GraphInputs, order: Tensor) -> dict[str, Tensor]:
         """Return the results for the nodes in another order, asked about the same pairs."""
@@ -214,7 +217,7 @@ class StructureChecks(MethodCase):
     ) -> None:
         """Those of the loss and of the pretext, finite, and not zero all over."""
         network = self.network(task, **variant).train()
-        self.loss(network, self.inputs(task)).backward()
+        self.loss(network, self.inputs(task), mean_square).backward()
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or any(fnmatch(name, p) for p in self.untrained):
                 continue
@@ -245,7 +248,7 @@ class StructureChecks(MethodCase):
     def _assert_finite(self, network: Network, inputs: GraphInputs) -> None:
         network.zero_grad()
         with _deterministic():
-            loss = self.loss(network, inputs)
+            loss = self.loss(network, inputs, cross_entropy)
             assert bool(loss.isfinite()), f"the loss is {float(loss.detach())}"
             loss.backward()
         for name, value in gradients(network).items():
@@ -258,7 +261,7 @@ class StructureChecks(MethodCase):
             for _ in range(2):
                 network = self.network(task, **variant).train()
                 torch.manual_seed(2)
-                loss = self.loss(network, inputs)
+                loss = self.loss(network, inputs, cross_entropy)
                 loss.backward()
                 found.append({"loss": loss, **gradients(network)})
         assert_same(found[1], found[0], 0.0)
