@@ -1,4 +1,4 @@
-"""GraphSAGE and GAT in the classic recipe, and GIN, compute what PyG's layers do."""
+"""GCN, GraphSAGE and GAT in the classic recipe, and GIN, compute what PyG's layers do."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from torch import nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GINConv, SAGEConv
 
-from geof.errors import ConfigError
+from geof.data.batching import NeighbourSampler
+from geof.methods.gcn import PlainGCN
 from geof.methods.interface import GraphInputs
-from geof.testing import assert_permutation_equivariant, assert_same
-from geof_paper.baselines import GIN, ClassicGAT, ClassicSAGE
-from geof_paper.baselines.classic import AttentionConv, MeanConv
-from geof_paper.baselines.gin import GINLayer
-from paper.tests.baselines.test_gcn import graph, inputs
+from geof.testing import MethodTestCase, assert_same, draw_parameters, random_graph
+from geof_paper.baselines.classic import AttentionConv, ClassicGCN, MeanConv
+from geof_paper.baselines.gin import GIN, GINLayer
+from geof_paper.baselines.sparse import normalised_adjacency
+
+
+def inputs(seed: int = 0) -> GraphInputs:
+    return GraphInputs.build(*random_graph(seed))
 
 
 def drawn(module: nn.Module) -> nn.Module:
     torch.manual_seed(0)
-    module = module.double()
-    for parameter in module.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape).double())
-    return module.eval()
+    return draw_parameters(module.double(), spread=1.0)
+
+
+def build(kind=ClassicGCN, **options) -> nn.Module:
+    torch.manual_seed(0)
+    return drawn(kind(5, 3, **{"hidden_channels": 6, **options}))
 
 
 def results(module, *arguments, names):
@@ -32,7 +38,7 @@ def results(module, *arguments, names):
 
 
 def with_an_isolated_node() -> GraphInputs:
-    x, edge_index, u = graph()
+    x, edge_index, u = random_graph()
     return GraphInputs.build(x, edge_index[:, (edge_index != 4).all(0)], u)
 
 
@@ -105,21 +111,121 @@ def test_all_layers_side_by_side():
     assert torch.equal(every(given)[:, 8:], last(given))
 
 
-@pytest.mark.parametrize("kind", [ClassicSAGE, ClassicGAT, GIN])
-def test_symmetric_under_renumbering(kind):
-    options = {} if kind is GIN else {"signature_channels": 3}
-    model = drawn(kind(in_channels=5, hidden_channels=6, **options))
-    for seed in range(3):
-        assert_permutation_equivariant(
-            lambda x, edges, u: model(GraphInputs.build(x, edges, u)), *graph(seed), tolerance=1e-9
-        )
+def dense_adjacency(edge_index: torch.Tensor, nodes: int) -> torch.Tensor:
+    """Rows hear, columns speak; degrees count what is heard, the node itself included."""
+    A = torch.eye(nodes).double()
+    A[edge_index[1], edge_index[0]] = 1
+    scale = A.sum(1).rsqrt()
+    return scale[:, None] * A * scale[None, :]
 
 
-@pytest.mark.parametrize("kind", [ClassicSAGE, ClassicGAT, GIN])
-@pytest.mark.parametrize(
-    "options", [{"num_layers": 0}, {"hidden_channels": 0}, {"dropout": 1.0}, {"outputs": "al"}]
+def test_the_adjacency_is_normalised_and_kept():
+    given = inputs()
+    adjacency = normalised_adjacency(given)
+    dense = adjacency.to_dense().double()
+    torch.testing.assert_close(dense, dense_adjacency(given.edge_index, 9), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(dense, dense.t())
+    assert normalised_adjacency(given) is adjacency
+
+
+def test_rows_of_the_adjacency_hear_and_columns_speak():
+    """A path 2 -> 1 -> 0, as a sample around node 0 has it: nothing ever reaches node 2."""
+    x, _, u = random_graph(0, nodes=3, edges=0)
+    given = GraphInputs.build(x, torch.tensor([[1, 2], [0, 1]]), u)
+    adjacency = normalised_adjacency(given).to_dense().double()
+    wanted = dense_adjacency(given.edge_index, 3)
+    torch.testing.assert_close(adjacency, wanted, rtol=1e-12, atol=1e-12)
+    assert adjacency.nonzero().tolist() == [[0, 0], [0, 1], [1, 1], [1, 2], [2, 2]]
+
+
+def by_hand(model: ClassicGCN, given: GraphInputs, norm, *, residual=True, signature=False):
+    adjacency, x = dense_adjacency(given.edge_index, given.x.size(0)), given.x
+    states = []
+    for number, (conv, plain) in enumerate(zip(model.convs, model.residuals, strict=True)):
+        z = adjacency @ x @ conv.lin.weight.t() + conv.bias
+        if residual:
+            z = z + x @ plain.weight.t() + plain.bias
+        if signature and number == 0:
+            z = z + given.signature @ model.signature.weight.t()
+        x = F.relu(norm(z, model.norms[number]))
+        states.append(x)
+    return states
+
+
+def layer_norm(z, module):
+    return F.layer_norm(z, z.shape[-1:], module.weight, module.bias)
+
+
+def batch_norm(z, module):
+    return (z - module.running_mean) / (module.running_var + module.eps).sqrt() * (
+        module.weight
+    ) + module.bias
+
+
+def test_classic_gcn_by_hand():
+    given = inputs()
+    for options, norm, details in (
+        ({}, layer_norm, {}),
+        ({"norm": "none", "residual": False}, lambda z, _: z, {"residual": False}),
+        ({"norm": "batch", "num_layers": 3}, batch_norm, {}),
+        ({"use_signature": True}, layer_norm, {"signature": True}),
+    ):
+        model = build(**options)
+        states = by_hand(model, given, norm, **details)
+        assert_same({"h": model(given)}, {"h": states[-1]}, 1e-12)
+        every = build(**options, outputs="all")
+        assert every.out_channels == 6 * len(states)
+        assert_same({"h": every(given)}, {"h": torch.cat(states, dim=-1)}, 1e-12)
+
+
+def test_one_layer_of_both_is_the_same_network_without_extras():
+    given = inputs()
+    plain, classic = build(PlainGCN, num_layers=1), build(num_layers=1, norm="none", residual=False)
+    classic.convs[0].lin.weight.data = plain.gcn.convs[0].lin.weight.data
+    classic.convs[0].bias.data = plain.gcn.convs[0].bias.data
+    assert_same({"h": classic(given)}, {"h": F.relu(plain(given))}, 1e-12)
+
+
+def test_sampled_batches_train_the_seeds_on_what_they_hear():
+    """One hop of all neighbours: the sum is the whole graph's, the degrees are the sample's."""
+    x, edge_index, u = random_graph()
+    sampler = NeighbourSampler(edge_index, 9, [-1], batch_size=3, seed=1)
+    model = build(num_layers=1)
+    for batch in sampler.batches(epoch=0):
+        given = GraphInputs.build(x[batch.n_id], batch.edge_index, u[batch.n_id])
+        (wanted,) = by_hand(model, given, layer_norm)
+        assert_same({"h": model(given)}, {"h": wanted}, 1e-12)
+
+
+SHARED_RANGES = (
+    ({"num_layers": 0}, "'num_layers'"),
+    ({"hidden_channels": 0}, "'hidden_channels'"),
+    ({"dropout": 1.0}, "'dropout'"),
+    ({"feature_dropout": -0.1}, "'feature_dropout'"),
+    ({"outputs": "al"}, "'outputs'.*Did you mean 'all'"),
 )
-def test_ranges(kind, options):
-    more = {} if kind is GIN else {"signature_channels": 3}
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        kind(in_channels=5, **more, **options)
+
+
+class ClassicCase(MethodTestCase):
+    options = {"hidden_channels": 6}
+    variants = ({}, {"norm": "batch", "outputs": "all", "use_signature": True})
+    refused = (*SHARED_RANGES, ({"norm": "bach"}, "'norm'.*Did you mean 'batch'"))
+
+
+class TestClassicGCN(ClassicCase):
+    method = "gcn-classic"
+
+
+class TestClassicSAGE(ClassicCase):
+    method = "sage-classic"
+
+
+class TestClassicGAT(ClassicCase):
+    method = "gat-classic"
+
+
+class TestGIN(MethodTestCase):
+    method = "gin"
+    options = {"hidden_channels": 6}
+    variants = ({}, {"train_epsilon": True, "outputs": "last"})
+    refused = SHARED_RANGES

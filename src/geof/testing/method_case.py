@@ -71,12 +71,12 @@ class MethodTestCase(StructureChecks):
         method, task = get_method(self.method), self.tasks[-1]
         given = {**asdict(SHAPE), "task": task}
         for options, message in self.refused:
-            _assert_refused(method.build, {**given, **options}, message)
+            _assert_refused(method.build, given, options, message)
             if not options.keys() & given.keys():  # else it is the engine that says so
                 with pytest.raises(ConfigError, match=next(iter(options))):
                     Network(RunConfig(method=self.method, task=task, options=options), SHAPE)
         for task, options, message in self.refused_readout:
-            _assert_refused(method.readouts[task], {**given, **options}, message)
+            _assert_refused(method.readouts[task], given, options, message)
             with pytest.raises(ConfigError, match=next(iter(options))):
                 Network(RunConfig(method=self.method, task=task, readout=options), SHAPE)
 
@@ -204,16 +204,18 @@ class MethodTestCase(StructureChecks):
         pytest.fail(f"{self.method} learns a tiny {task} task to {max(scores):.0f} percent only")
 
 
-def _assert_refused(make: Callable[..., object], given: Mapping[str, Any], message: str) -> None:
+def _assert_refused(
+    make: Callable[..., object], given: Mapping[str, Any], options: Mapping[str, Any], message: str
+) -> None:
     """Require a ``ConfigError``; of the given values those count that are asked for by name."""
     wanted = arguments(make)
-    chosen = {name: value for name, value in given.items() if name in wanted}
+    asked = {name: value for name, value in given.items() if name in wanted}
     said = None
     try:
-        make(**chosen)
+        make(**{**asked, **options})
     except ConfigError as error:
         said = str(error)
-    assert said is not None, f"{chosen} is not refused"
+    assert said is not None, f"{dict(options)} is not refused"
     assert re.search(message, said), f"{message!r} is not in {said!r}"
 
 
