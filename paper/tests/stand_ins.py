@@ -9,7 +9,6 @@ from torch_geometric.utils import to_undirected
 
 from geof.data.catalogue import CATALOGUE
 from geof.data.records import GraphSet, NodeGraph
-from geof_paper.grid import worker as runner
 
 SMALL_PRESET = {
     "epochs": 2,
@@ -55,11 +54,11 @@ def tiny(monkeypatch):
     """Small data in place of every benchmark; the list of what was loaded."""
     loads: list[str] = []
 
-    def load(name, data_root=None):
+    def load(name, data_root=None, row_normalise=True):
         loads.append(name)
         return stand_in(name)
 
-    monkeypatch.setattr(runner, "load", load)
+    monkeypatch.setattr("geof.data.sources.load", load)
     monkeypatch.setattr("geof_paper.render.maps.load", load)
     return loads
 

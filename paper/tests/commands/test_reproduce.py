@@ -8,15 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from geof.cli import main
+from geof.training import Trainer
 from geof_paper.commands.reproduce import COMPUTED, TRAINED
-from geof_paper.grid import worker as runner
 from geof_paper.studies.declared import STUDIES
+from tests.processes import marked, wait_for
 
 FILES = {"table.csv", "table.json", "table.md", "table.tex", "study.json"}
 FIGURE = {"figure.svg", "figure.png"}
@@ -82,20 +82,20 @@ def test_nothing_is_run_twice_and_nothing_with_no_run(reproduce, capsys, monkeyp
     def never(*arguments, **options):
         raise AssertionError("run again")
 
-    monkeypatch.setattr(runner, "run_experiment", never)
+    monkeypatch.setattr(Trainer, "fit", never)
     assert reproduce(*words) == 0
     assert Path("reproduced/feedback/table.csv").read_text() == first
 
 
 def test_failures_are_in_the_table(reproduce, monkeypatch, capsys):
-    original = runner.run_experiment
+    original = Trainer.fit
 
-    def failing(experiment, out, watch):
-        if "one-shot" in str(out):
+    def failing(self):
+        if "one-shot" in str(self.out):
             raise MemoryError("no room")
-        return original(experiment, out=out, watch=watch)
+        return original(self)
 
-    monkeypatch.setattr(runner, "run_experiment", failing)
+    monkeypatch.setattr(Trainer, "fit", failing)
     assert reproduce("feedback", "--datasets", "CiteSeer", "--splits", "0-1") == 1
     cell = read("feedback")["one-shot"]["CiteSeer"]
     assert (cell["mean"], cell["note"]) == (None, "failed: split 0, 1")
@@ -103,7 +103,7 @@ def test_failures_are_in_the_table(reproduce, monkeypatch, capsys):
     assert "failed: split 0, 1" in Path("reproduced/feedback/table.md").read_text()
     assert "MemoryError: no room" in capsys.readouterr().out
     assert "MemoryError: no room" in about("feedback")["missing"][0]
-    monkeypatch.setattr(runner, "run_experiment", original)
+    monkeypatch.setattr(Trainer, "fit", original)
     assert reproduce("feedback", "--datasets", "CiteSeer", "--splits", "0-1", "--retry-failed") == 0
     assert read("feedback")["one-shot"]["CiteSeer"]["count"] == 2
 
@@ -256,12 +256,16 @@ REAL = pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="needs GEOF_DATA
 GRID = ("second-order", "--datasets", "CiteSeer", "--models", "gcn", "--splits", "0-1")
 
 
+MARK = "GEOF_TEST_GRID"
+"""In the environment of a grid's process and its workers."""
+
+
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "geof.cli", "reproduce", *GRID, *words],
         cwd=folder,
         # Ray lets its workers give way to everything else unless told.
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", MARK: str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -269,32 +273,43 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_epochs(folder: Path, least: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for path in folder.glob("runs/results/*/*/metrics.jsonl"):
-            if path.read_text().count("\n") >= least:
-                return
-        time.sleep(0.02)
-    raise AssertionError("nothing happened")
+def wait_for_epochs(folder: Path, least: int, runs: int = 1) -> None:
+    def is_so() -> bool:
+        going = [
+            path
+            for path in folder.glob("runs/results/*/*/metrics.jsonl")
+            if not (path.parent / "result.json").exists()
+        ]
+        return sum(path.read_text().count("\n") >= least for path in going) >= runs
+
+    wait_for(is_so, 120)
 
 
 @REAL
 @pytest.mark.slow
-def test_a_killed_grid_ends_with_the_same_table(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for folder in (whole, killed):
-        folder.mkdir()
+def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path):
+    whole = tmp_path / "whole"
+    whole.mkdir()
     assert start(whole).wait(timeout=300) == 0
-    process = start(killed, "--workers", "2")
-    wait_for_epochs(killed, least=3)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (killed / "reproduced").exists()
-    assert start(killed, "--workers", "2").wait(timeout=300) == 0
-    for name in ("table.csv", "table.json", "table.md", "table.tex"):
-        path = Path("reproduced/second-order", name)
-        assert (killed / path).read_bytes() == (whole / path).read_bytes()
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        folder = tmp_path / number.name
+        folder.mkdir()
+        process = start(folder, "--workers", "2")
+        wait_for_epochs(folder, least=3, runs=2)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+        if number != signal.SIGKILL:
+            assert process.returncode == 130
+            assert "2 of 2 cells are not finished" in said
+            assert marked(f"{MARK}={folder}") == []
+        wait_for(lambda mark=f"{MARK}={folder}": not marked(mark), 5)
+        for path in folder.glob("runs/results/*/*"):
+            assert (path / "training_state.safetensors").exists()
+        assert not (folder / "reproduced").exists()
+        assert start(folder, "--workers", "2").wait(timeout=300) == 0
+        for name in ("table.csv", "table.json", "table.md", "table.tex"):
+            path = Path("reproduced/second-order", name)
+            assert (folder / path).read_bytes() == (whole / path).read_bytes()
 
 
 @REAL
@@ -311,6 +326,20 @@ def test_a_grid_on_ray_survives_a_killed_worker(tmp_path):
     assert "split" not in again.stdout.read().replace("splits", "")
     path = Path("second-order/table.csv")
     assert (tmp_path / "again" / path).read_bytes() == (tmp_path / "reproduced" / path).read_bytes()
+
+
+@REAL
+@pytest.mark.slow
+def test_a_grid_on_ray_saves_when_it_is_asked_to_end(tmp_path):
+    pytest.importorskip("ray")
+    process = start(tmp_path, "--ray", "--workers", "2")
+    wait_for_epochs(tmp_path, least=3, runs=2)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, said
+    assert "2 of 2 cells are not finished" in said
+    assert len(list(tmp_path.glob("runs/results/*/*/training_state.safetensors"))) == 2
+    wait_for(lambda: not marked(f"{MARK}={tmp_path}"), 15)
 
 
 def _a_ray_worker() -> int:

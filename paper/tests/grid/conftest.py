@@ -1,5 +1,5 @@
 """Small data and settings in place of benchmarks and presets."""
 
-from tests.stand_ins import small_presets, tiny
+from paper.tests.stand_ins import small_presets, tiny
 
 __all__ = ["small_presets", "tiny"]

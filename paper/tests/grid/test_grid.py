@@ -6,12 +6,10 @@ import json
 
 import pytest
 
-from geof.errors import DataError, StoppedError
-from geof_paper.grid import worker as runner
 from geof_paper.grid.cells import Cell, Row
 from geof_paper.grid.grid import Grid, order
 from geof_paper.grid.records import read_record, record_path
-from geof_paper.grid.worker import Worker
+from geof_paper.grid.worker import train_cells
 from geof_paper.studies.declared import FULL, STUDIES, Line, choose_lines, choose_settings
 
 NODE = ("node", "CiteSeer")
@@ -29,10 +27,7 @@ def _frozen() -> Row:
 
 def run(grid: Grid, **options) -> tuple[int, list[str]]:
     said: list[str] = []
-    worker = Worker(
-        grid.work, say=said.append, seconds=grid.seconds, is_done=grid.is_done, **options
-    )
-    return worker.run(grid.cells, grid.finish), said
+    return train_cells(grid, say=said.append, **options), said
 
 
 def records(grid: Grid) -> dict[str, list[dict]]:
@@ -76,78 +71,6 @@ def test_other_code_makes_other_cells(grid, monkeypatch):
     assert {e["code"] for e in read_record(record_path(_frozen(), grid.results)).splits} == {
         "other"
     }
-
-
-def test_a_stopped_grid_goes_on_to_the_same_records(grid, tmp_path):
-    run(grid)
-    whole = records(grid)
-    again = Grid(grid.cells, tmp_path / "work 2", tmp_path / "results 2")
-    asked = iter([False, True])  # before the first cell, and after its first epoch
-    failed, said = run(again, should_stop=lambda: next(asked, True))
-    assert (failed, said) == (0, [])
-    assert sum(len(entry.splits) for entry in again.missing()) == 4
-    run(again)
-    assert records(again) == whole
-
-
-def test_a_failure_is_recorded_and_the_grid_goes_on(grid, monkeypatch):
-    original = runner.run_experiment
-
-    def failing(experiment, out, watch):
-        if "frozen" in str(out) and "split-0" in str(out):
-            out.mkdir(parents=True)
-            raise MemoryError("no room")
-        return original(experiment, out=out, watch=watch)
-
-    monkeypatch.setattr(runner, "run_experiment", failing)
-    failed, said = run(grid)
-    assert failed == 1
-    assert any("failed: no room" in line for line in said)
-    (missing,) = grid.missing()
-    assert missing.failed == (("0", "MemoryError: no room"),)
-    assert "split 0 failed: MemoryError: no room" in str(missing)
-    assert run(grid)[1] == []  # not tried again by itself
-    monkeypatch.setattr(runner, "run_experiment", original)
-    assert len(run(grid, retry=True)[1]) == 1
-    assert grid.missing() == []
-
-
-def test_a_dataset_that_is_not_there_does_not_stop_the_others(grid, monkeypatch, tmp_path):
-    load = runner.load
-
-    def partial(name, data_root=None):
-        if name == "PubMed":
-            raise DataError("Expected PubMed.")
-        return load(name)
-
-    monkeypatch.setattr(runner, "load", partial)
-    rows = [Row("node", "PubMed", "geof", "tuned"), *grid.rows]
-    wider = Grid(order(rows, ("0",)), grid.work, grid.results)
-    failed, said = run(wider)
-    assert failed == 1
-    assert said[0] == "PubMed: Expected PubMed."
-    assert [entry.row.dataset for entry in wider.missing()] == ["PubMed"]
-
-
-def test_a_budget_leaves_out_what_does_not_fit(grid, monkeypatch):
-    run(Grid(grid.cells[:2], grid.work, grid.results))
-    path = record_path(_frozen(), grid.results)
-    record = json.loads(path.read_text())
-    record["splits"][0]["seconds_per_epoch"] = 1000.0  # two epochs of them
-    path.write_text(json.dumps(record))
-    monkeypatch.setattr(runner.time, "monotonic", lambda: 0.0)
-    run(grid, deadline=1500.0)
-    (missing,) = grid.missing()
-    assert missing.row == _frozen()
-    assert str(missing).endswith("splits 1, about 33 min")
-
-
-def test_stopping_is_not_a_failure(grid, monkeypatch):
-    def stopped(experiment, out, watch):
-        raise StoppedError("Stopped.")
-
-    monkeypatch.setattr(runner, "run_experiment", stopped)
-    assert run(grid) == (0, [])
 
 
 def test_changes_that_change_nothing_are_the_plain_row(small_presets):

@@ -9,10 +9,11 @@ import torch
 
 from geof.cli import main
 from geof.errors import ConfigError
-from geof_paper.grid import worker as runner
+from geof.training import NodeTask
 from geof_paper.grid.cells import METHODS, SETTINGS, Cell, Row, choose_rows
+from geof_paper.grid.grid import Grid, order
 from geof_paper.grid.records import read_records, record_row, summarise
-from geof_paper.grid.worker import Worker
+from geof_paper.grid.worker import train_cells
 from geof_paper.render.results_markdown import render_page
 from geof_paper.studies.compared import COMPARED
 from geof_paper.studies.printed import printed
@@ -26,10 +27,8 @@ def row(*changes: str, task="node", encoder="geof", preset="paper") -> Row:
 
 def run(tmp_path, rows, splits=("0", "1")) -> list[str]:
     said: list[str] = []
-    cells = [Cell(r, s) for s in splits for r in rows]
-    Worker(tmp_path / "work", say=said.append).run(
-        cells, lambda cell, data: record_row(cell.row, tmp_path / "work", tmp_path / "results")
-    )
+    grid = Grid(order(rows, splits), tmp_path / "work", tmp_path / "results")
+    train_cells(grid, say=said.append)
     return said
 
 
@@ -71,7 +70,7 @@ def test_an_ablation_does_not_read_the_test_part(tiny, tmp_path, monkeypatch):
         assert part == "validation"
         return original(self, network, part)
 
-    original = runner.Task.__subclasses__()[0].evaluate
+    original = NodeTask.evaluate
     monkeypatch.setattr("geof.training.tasks.NodeTask.evaluate", evaluate)
     run(tmp_path, [row(*SMALL)])
     (record,) = read_records(tmp_path / "results")
