@@ -47,14 +47,17 @@ def test_every_method_has_a_test_case():
     for path in (path for folder in TESTS for path in (ROOT / folder).glob("test_*.py")):
         cases = {"MethodTestCase"}
         for kind in ast.parse(path.read_text()).body:
-            if isinstance(kind, ast.ClassDef) and any(b.id in cases for b in kind.bases):
-                cases.add(kind.name)
-                if kind.name.startswith("Test"):
-                    found += [
-                        part.value.value
-                        for part in kind.body
-                        if isinstance(part, ast.Assign) and part.targets[0].id == "method"
-                    ]
+            if not isinstance(kind, ast.ClassDef) or not cases & {
+                ast.unparse(b) for b in kind.bases
+            }:
+                continue
+            cases.add(kind.name)
+            if kind.name.startswith("Test"):
+                found += [
+                    part.value.value
+                    for part in kind.body
+                    if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "method"
+                ]
     assert sorted(found) == METHODS
 
 

@@ -155,7 +155,7 @@ def test_probes_are_measured_once_per_shape(in_this_process, monkeypatch):
     assert len(weighed) == 2 + 1 + 1  # two probes, two workloads
 
 
-def test_a_entry_that_breaks_fails_alone(in_this_process, monkeypatch):
+def test_an_entry_that_breaks_fails_alone(in_this_process, monkeypatch):
     real = work.Training
 
     def breaks(entry, problem):

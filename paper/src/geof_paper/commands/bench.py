@@ -56,8 +56,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         nargs="+",
         metavar="NAME",
         help=f"of {', '.join(EQUAL_WIDTH)} and geof-BACKEND (the default is all of these), any "
-        f"other --method of geof train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and "
-        "the fastest geof",
+        f"other --method of geof train with its preset, or {PAPER}: gcn, "
+        f"{', '.join(PAPER_METHODS)} and the fastest geof",
     )
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
