@@ -74,7 +74,7 @@ def build_geof(backend, B, m, *, seed=0, **options) -> GeoF:
 
 
 def some_edges(draw, n, *, static=False) -> Neighbourhoods:
-    """Return neighbourhoods with repeats, self-loops, a hub and, at the end, a lonely node."""
+    """Return neighbourhoods with repeats, self-loops, a hub and, at the end, an isolated node."""
     edge_index = torch.randint(0, max(1, n - 1), (2, 3 * n), generator=draw.generator)
     spokes = torch.stack([torch.arange(n - 1), torch.zeros(n - 1, dtype=torch.long)])
     given = torch.cat([edge_index, spokes, spokes.flip(0)], 1)
@@ -633,7 +633,7 @@ def test_jitters_are_those_of_the_reference(random_state, B, m, statistic):
     )
     wanted = outcome(stepped("reference", edges, spec), inputs)
     assert len(wanted["attempt"].unique()) > 1 or statistic == "mean"
-    assert (wanted["attempt"][-1] == 3).all()  # the lonely node: -0.5 + 0.8 > 0
+    assert (wanted["attempt"][-1] == 3).all()  # the isolated node: -0.5 + 0.8 > 0
     assert_same(outcome(stepped("native", edges, spec), inputs), wanted, 1e-9)
     inputs |= controller_inputs(draw, n, m)
     got, wanted = (outcome(evolved(name, edges, spec), inputs) for name in ("native", "reference"))
@@ -775,7 +775,7 @@ def poison(random_state, dtype) -> None:
     assert result["gradient of hidden"].isnan().all()
 
 
-class Dawdling(list):
+class SlowList(list):
     """A list that gives other threads every chance to come between."""
 
     def pop(self, *position):
@@ -789,7 +789,7 @@ class Dawdling(list):
 
 @needs_native
 def test_models_in_two_python_threads_do_not_share_scratch(random_state, monkeypatch):
-    monkeypatch.setattr(native, "_free", Dawdling(), raising=False)
+    monkeypatch.setattr(native, "_free", SlowList(), raising=False)
     jobs = []
     for n, B, m in ((60, 8, 4), (333, 8, 4), (90, 4, 3)):
         draw = random_state(n)
@@ -817,7 +817,7 @@ def test_models_in_two_python_threads_do_not_share_scratch(random_state, monkeyp
 
 
 @needs_native
-def test_scratch_is_lent_to_one_at_a_time():
+def test_scratch_is_used_by_one_step_at_a_time():
     like = torch.zeros(1)
     with native._scratch(like, (100,), (100,), (3, 5)) as first:
         with native._scratch(like, (100,), (90,)) as second:

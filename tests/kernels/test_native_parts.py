@@ -141,7 +141,7 @@ def second_moments(draw, n, B, m):
 
 
 def some_edges(draw, n, *, static=False):
-    """Return neighbourhoods with repeats, self-loops, a hub and, at the end, a lonely node."""
+    """Return neighbourhoods with repeats, self-loops, a hub and, at the end, an isolated node."""
     edge_index = torch.randint(0, n - 1, (2, 3 * n), generator=draw.generator)
     spokes = torch.stack([torch.arange(n - 1), torch.zeros(n - 1, dtype=torch.long)])
     given = torch.cat([edge_index, spokes, spokes.flip(0)], 1)
@@ -407,7 +407,7 @@ def test_no_nodes_at_all(random_state, B):
         assert done["moment"].shape == (0, B, m, m)
 
 
-def test_lonely_nodes_hear_only_themselves(random_state):
+def test_isolated_nodes_have_themselves_alone(random_state):
     draw = random_state(0)
     h, y = draw.normal(6, 3, 4), draw.normal(6, 3, 4)
     edges = Neighbourhoods.from_edge_index(torch.empty(2, 0, dtype=torch.long), 6)

@@ -1,4 +1,4 @@
-"""The encoder as a citizen of PyG: shapes, symmetries, odd graphs, compile, save and load."""
+"""GeoF as a PyG module: shapes, symmetries, odd graphs, compile, save and load."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_trajectory_tells_what_happened(backend):
     last = state.trajectory[-1]
     assert torch.equal(last.coordinates, state.coordinates)
     assert torch.equal(last.features, state.features)
-    # A traced step may take another road to the same numbers (native).
+    # A traced native step is taken part by part: the same numbers up to rounding.
     torch.testing.assert_close(state.environment, model(x, edge_index, u), rtol=1e-12, atol=1e-12)
     assert log_determinant(state.coordinates).shape == (9, 3)
 
@@ -290,8 +290,8 @@ def test_geometry_stays_positive_definite_over_many_steps():
         assert_positive_definite(metric_from_coordinates(trace.coordinates))
 
 
-def test_conv_composes_to_the_encoder():
-    """Steps of a GeoFConv with the encoder's parameters are the encoder's steps."""
+def test_conv_composes_to_the_network():
+    """Steps of a GeoFConv with the parameters of a GeoF are the steps of that GeoF."""
     model = build().double()
     x, edge_index, u = random_sample(0)
     conv = GeoFConv(12, signature_channels=3, blocks=3, temperature=4.0).double()

@@ -57,7 +57,7 @@ def test_weaker_feedback_stays_near_chance(feedback):
     assert covariance_accuracy(feedback) < 65
 
 
-def encoder() -> GeoF:
+def network() -> GeoF:
     torch.manual_seed(0)
     return GeoF(5, 16, signature_channels=3, blocks=4, temperature=16.0)
 
@@ -65,7 +65,7 @@ def encoder() -> GeoF:
 def test_overfits_twenty_nodes():
     x, edge_index, u = random_sample(0, nodes=20, edges=60, dtype=torch.float32)
     labels = torch.arange(20) % 3
-    model, readout = encoder(), NodeReadout(16, 3)
+    model, readout = network(), NodeReadout(16, 3)
     everyone = torch.ones(20, dtype=torch.bool)
     train(
         nn.ModuleList([model, readout]),
@@ -81,7 +81,7 @@ def test_overfits_twenty_graphs():
         x, edge_index, u = random_sample(i, nodes=4 + i % 3, edges=8, dtype=torch.float32)
         graphs.append(Data(x=x, edge_index=edge_index, signature=u, y=i % 2))
     batch = Batch.from_data_list(graphs)
-    model, readout = encoder(), GraphReadout(16, 2)
+    model, readout = network(), GraphReadout(16, 2)
 
     def logits() -> torch.Tensor:
         h = model(batch.x, batch.edge_index, batch.signature, batch.batch)
@@ -99,7 +99,7 @@ def test_overfits_twenty_links():
     positive, negative = pairs[:, :20], pairs[:, 20:40]
     edge_index = torch.cat([positive, positive.flip(0)], dim=1)
     u = structural_signature(edge_index, 14, walk_length=2).values
-    model, readout = encoder(), LinkReadout(16)
+    model, readout = network(), LinkReadout(16)
 
     def logits() -> tuple[torch.Tensor, torch.Tensor]:
         h = model(x, edge_index, u)
