@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
+from geof.caching import Cache
 from geof.methods.interface import GraphInputs
 from geof.testing import assert_same
 from geof_paper.baselines import lle
@@ -110,7 +111,7 @@ def test_pieces_and_sparse_rows_change_nothing(monkeypatch):
                 assert torch.equal(lle._solve(features, given.edges, 0.01, binarise), wanted)
 
 
-def together(graphs: list[GraphInputs], kept: list[dict]) -> GraphInputs:
+def together(graphs: list[GraphInputs], caches: list[Cache]) -> GraphInputs:
     sizes = [graph.x.size(0) for graph in graphs]
     starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
     return GraphInputs.build(
@@ -119,16 +120,16 @@ def together(graphs: list[GraphInputs], kept: list[dict]) -> GraphInputs:
         torch.zeros(sum(sizes), 1),
         torch.repeat_interleave(torch.arange(len(graphs)), torch.tensor(sizes)),
         len(graphs),
-        kept=kept,
+        caches=caches,
     )
 
 
 def test_a_graph_is_solved_once_whatever_batches_it_is_in(monkeypatch):
     graphs = [graph(seed, nodes=8 + seed, edges=12) for seed in range(5)]
     alone = [lle_weights(one, ridge=0.01, binarise=False) for one in graphs]
-    kept: list[dict] = [{} for _ in graphs]
+    caches = [Cache() for _ in graphs]
     for order in ([0, 1, 2], [3, 4], [4, 2, 0], [1, 3, 0, 2, 4]):
-        batch = together([graphs[i] for i in order], [kept[i] for i in order])
+        batch = together([graphs[i] for i in order], [caches[i] for i in order])
         if order[0] == 4:  # all have been seen
             monkeypatch.setattr(lle, "_solve", None)
         weights = lle_weights(batch, ridge=0.01, binarise=False)

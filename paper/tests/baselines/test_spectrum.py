@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
+from geof.caching import Cache
 from geof.data.batching import NeighbourSampler
 from geof.errors import DataError
 from geof.methods.interface import GraphInputs
@@ -162,9 +163,9 @@ def batch_of(graphs, order=None):
 
 def test_spectra_are_kept_with_their_graphs(monkeypatch):
     graphs = [random_sample(seed, nodes=4 + seed, edges=9) for seed in range(3)]
-    kept = [{}, {}, {}]
+    caches = [Cache(), Cache(), Cache()]
     order = torch.randperm(15, generator=torch.Generator().manual_seed(0))
-    given = GraphInputs.build(*batch_of(graphs, order), kept=kept)
+    given = GraphInputs.build(*batch_of(graphs, order), caches=caches)
     spectra = kept_spectra(given, GRAPH)
     for found, (x, edge_index, _), g in zip(spectra, graphs, range(3), strict=True):
         # Nodes of a graph are numbered in the order of the batch.
@@ -173,7 +174,7 @@ def test_spectra_are_kept_with_their_graphs(monkeypatch):
         assert torch.equal(found.values, alone.values)
         assert torch.equal(found.vectors, alone.vectors)
     monkeypatch.setattr(module, "graph_spectrum", None)
-    other = GraphInputs.build(*batch_of([graphs[2], graphs[0]]), kept=[kept[2], kept[0]])
+    other = GraphInputs.build(*batch_of([graphs[2], graphs[0]]), caches=[caches[2], caches[0]])
     again = kept_spectra(other, GRAPH)
     assert again[0] is spectra[2]
     assert again[1] is spectra[0]

@@ -57,7 +57,8 @@ class MethodCase:
         tasks: Those it is made for.
         options: Of the networks that structural checks build: small sizes, and nothing that ties
             a network to the one graph it was built for.
-        variants: Further options; structural checks hold for each.
+        variants: Further options; structural checks hold for each, those about readouts for the
+            first one.
         trained_options: Of the networks that are trained, by default those of the code.
         pretext_options: Further options of the runs with a pretext stage.
         refused: Options the method refuses, and what the message must match.
@@ -107,11 +108,16 @@ class MethodCase:
         """Return what a parameter of a check takes in turn, ``None`` for a fixture of pytest's."""
         stages = [name for name, (task, _, _) in STAGES.items() if task in self.tasks]
         has_pretext = hasattr(get_method(self.method).build, "pretext_loss")
+        first, *others = self.variants
         known: dict[str, list[Any]] = {
             "task": list(self.tasks),
             "trained_task": list(self.tasks),
             "variant": list(self.variants),
-            "odd": list(ODD_GRAPHS),
+            # What is built: the first variant for every task, the others for the last.
+            "build": [
+                *((task, first) for task in self.tasks),
+                *((self.tasks[-1], variant) for variant in others),
+            ],
             "stage": stages if has_pretext else stages[:1],
         }
         return known.get(name)
