@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
 MAKEFILE = (ROOT / "Makefile").read_text()
+RESULTS = ROOT / "paper" / "results"
 
 
 def test_readme_examples_run_one_after_another(capsys):
@@ -79,26 +79,33 @@ def test_commands_are_ones_the_parser_knows(document):
 
 def test_the_page_of_results_shows_what_is_recorded():
     """Renew it with ``geof results render``."""
-    from geof_paper.grid.records import read_records
+    from geof_paper.grid.records import read_failures, read_records
     from geof_paper.render.results_markdown import render_page
 
     remarks = (ROOT / "docs" / "results-remarks.md").read_text()
-    page = render_page(read_records(ROOT / "results"), remarks)
+    page = render_page(read_records(RESULTS), remarks, read_failures(RESULTS))
     assert page == (ROOT / "docs" / "results.md").read_text()
 
 
-def test_recorded_rows_were_made_by_the_presets_that_ship():
-    from geof_paper.grid.cells import Row, as_plain
-    from geof_paper.grid.records import read_records
+def test_recorded_runs_are_of_the_presets_that_ship_and_canaries_vouch_for_them():
+    from geof_paper.grid.records import read_runs, stale_reasons
 
-    def used(tree):
-        if not isinstance(tree, dict):
-            return tree
-        return {key: used(v) for key, v in tree.items() if v is not None and key != "seed"}
+    runs = read_runs(RESULTS)
+    assert len(runs) >= 1234
+    for run, reason in zip(runs, stale_reasons(runs), strict=True):
+        assert run.options == run.row.options, run.row.name
+        # A raised revision leaves runs stale until they are made again; nothing else may.
+        assert reason is None or reason == run.stale or reason.startswith("made by revision")
 
-    for record in read_records(ROOT / "results"):
-        row = Row(**{**record.row, "changes": tuple(record.row["changes"])})
-        assert used(record.settings) == used(as_plain(row.plan("0"))), row.name
+
+def test_recorded_runs_give_their_configs_again():
+    from geof_paper.grid.cells import changed_options, config_of
+    from geof_paper.grid.records import read_runs
+
+    rows = {run.row: run.options for run in read_runs(RESULTS)}
+    for row, options in rows.items():
+        config = config_of(row.method, row.task, row.dataset, options)
+        assert changed_options(config) == options, row.name
 
 
 def test_the_variants_table_is_complete():
@@ -118,32 +125,57 @@ def test_the_page_of_benchmarks_is_the_catalogue():
     assert (ROOT / "docs" / "data.md").read_text() == catalogue_page()
 
 
-def _reproduced() -> dict[str, list[Path]]:
-    """Return the exhibits in the documentation by the command that makes them."""
-    found: dict[str, list[Path]] = {}
-    for path in sorted((ROOT / "docs" / "reproduced").glob("*/study.json")):
-        found.setdefault(json.loads(path.read_text())["command"], []).append(path.parent)
-    return found
+REPRODUCED = ROOT / "docs" / "reproduced.md"
+
+
+def _commands() -> list[str]:
+    """Return the commands that make the tables on the page of what was reproduced."""
+    found = re.findall(r"^`(geof reproduce [^`]*)`$", REPRODUCED.read_text(), re.MULTILINE)
+    return list(dict.fromkeys(found))
+
+
+def _remade(folder: Path, *more: str) -> None:
+    """Make every table on the page again, from the records alone."""
+    from geof.cli import main
+
+    for command in _commands():
+        words = [*shlex.split(command)[1:], "--no-run", "--work", str(folder / "none"), *more]
+        assert main([*words, "--out", str(folder / "out")]) == 0
+
+
+def test_the_page_of_what_was_reproduced_comes_from_the_records(tmp_path, monkeypatch, capsys):
+    """Renew it with its commands and ``--no-run``, then ``geof reproduce page``."""
+    from geof_paper.render.markdown_page import markdown_page
+
+    monkeypatch.chdir(ROOT)
+    assert len(_commands()) == 14
+    _remade(tmp_path, "--no-figures")
+    remarks = (ROOT / "docs" / "reproduced-remarks.md").read_text()
+    assert REPRODUCED.read_text() == markdown_page(tmp_path / "out", REPRODUCED, remarks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", _reproduced())
-def test_reproduced_tables_come_from_the_records(command, tmp_path, monkeypatch):
-    """Renew them with the command, ``--no-run`` and ``--out docs/reproduced``."""
-    from geof.cli import main
-
+def test_figures_of_what_was_reproduced_come_from_the_records(tmp_path, monkeypatch, capsys):
+    """Renew them likewise; maps of representations need run folders and are left alone."""
     monkeypatch.chdir(ROOT)
-    words = shlex.split(command)[1:]
-    assert main([*words, "--no-run", "--work", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    for folder in _reproduced()[command]:
-        made = tmp_path / "out" / folder.name / "table.csv"
-        assert made.read_text() == (folder / "table.csv").read_text(), folder.name
+    _remade(tmp_path)
+    for figure in sorted(REPRODUCED.with_suffix("").iterdir()):
+        if not figure.name.startswith("visualise"):
+            made = tmp_path / "out" / figure.stem / "figure.svg"
+            assert _words(made) == _words(figure), figure.name
 
 
-def test_the_page_of_what_was_reproduced_is_up_to_date(tmp_path):
-    """Renew it with ``geof reproduce page --out docs/reproduced``."""
-    from geof_paper.render.markdown_page import markdown_page
+def _words(figure: Path) -> list[str]:
+    """Return what is written in a figure; places depend on the version that drew it."""
+    return re.findall(r">([^<>]+)</text>", figure.read_text())
 
-    page = ROOT / "docs" / "reproduced.md"
-    remarks = (ROOT / "docs" / "reproduced-remarks.md").read_text()
-    assert page.read_text() == markdown_page(ROOT / "docs" / "reproduced", page, remarks)
+
+def test_beside_the_pages_there_is_one_light_figure_per_study():
+    from geof_paper.render.markdown_page import HEAVIEST, ORDER
+
+    figures = sorted(path.name for path in REPRODUCED.with_suffix("").iterdir())
+    begun = [next(study for study in ORDER if name.startswith(study)) for name in figures]
+    assert len(set(begun)) == len(figures) == 9
+    for name in figures:
+        assert f"](reproduced/{name})" in REPRODUCED.read_text()
+        assert (REPRODUCED.with_suffix("") / name).stat().st_size < HEAVIEST

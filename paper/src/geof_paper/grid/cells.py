@@ -121,6 +121,10 @@ class Cell:
         """The revision of the method that trains it."""
         return get_method(self.row.method).revision
 
+    def code(self) -> str:
+        """Say what trains it, for machines to compare."""
+        return f"revision {self.revision} of '{self.row.method}'"
+
     def folder(self, work: Path) -> Path:
         """Return the run folder: another one as soon as an option or the revision differs."""
         return work / self.row.name / f"split-{self.split}-{self._digest}"

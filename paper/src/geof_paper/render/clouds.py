@@ -165,13 +165,14 @@ def _classes(clouds: Sequence[_Cloud]) -> list[str]:
 def _cloud(axes: Any, cloud: _Cloud, classes: Sequence[str], scale: _Areas) -> None:
     """Draw the points class by class, large ones first so that they hide none."""
     areas = scale(cloud.sizes, len(cloud.points))
+    alike = bool((areas == areas[0]).all())  # then an SVG holds the marker once
     for i, name in enumerate(classes):
         chosen = np.flatnonzero(cloud.labels == name)
         chosen = chosen[np.argsort(-areas[chosen], kind="stable")]
         look = {"marker": marker_of(i), "color": colour_of(i), "linewidths": 0.25}
         axes.scatter(
             *cloud.points[chosen].T,
-            s=areas[chosen],
+            s=float(areas[0]) if alike else areas[chosen],
             alpha=0.8,
             edgecolors="white",
             rasterized=len(cloud.points) > RASTER_POINTS,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEED = 0
-SHOWN = 600
+SHOWN = 250
 """Nodes drawn at the most, a sample of all that were projected: a figure of more is heavy."""
 
 
