@@ -30,8 +30,8 @@ def test_a_set_is_cut_into_batches_that_hold_every_graph_once():
     problem = build_problem(WORKLOADS["tiny-set"])
     facts = problem.facts
     assert [piece.num_graphs for piece in problem.pieces] == [BATCH_SIZE, 160 - BATCH_SIZE]
-    assert sum(piece.x.size(0) for piece in problem.pieces) == facts.nodes == 2_400
-    assert sum(piece.edge_index.size(1) for piece in problem.pieces) == facts.edges == 5_000
+    assert sum(piece.x.size(0) for piece in problem.pieces) == facts.nodes == 1_120
+    assert sum(piece.edge_index.size(1) for piece in problem.pieces) == facts.edges == 2_200
     assert facts.graphs_per_epoch == facts.graphs == 160
     for piece in problem.pieces:
         assert piece.y.shape == (piece.num_graphs,)

@@ -47,6 +47,7 @@ def linger(*, say):
 
 @pytest.fixture(scope="module", autouse=True)
 def _server():
+    forkserver._forkserver._stop()  # one that other tests started may lack the setting
     start_server()
 
 
@@ -66,8 +67,6 @@ def test_an_answer_comes_from_another_process_with_the_threads_asked_for():
 def test_the_setting_of_waiting_threads_stays_in_the_processes():
     if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         pytest.skip("the environment has its own setting")
-    forkserver._forkserver._stop()  # one that other tests started may lack the setting
-    start_server()
     assert fresh(report, 1)[0][3] == "10000"
     assert "GOMP_SPINCOUNT" not in os.environ
 

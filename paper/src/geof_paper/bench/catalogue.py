@@ -85,7 +85,7 @@ _WORKLOADS = (
     _grown("nodes-4e4", "nodes", 40_000, 100_000),
     # For trying the command and for tests: a second each.
     Workload("tiny", "graph", sizes=Sizes(1, 200, 1_200, 16, 3), default=False),
-    Workload("tiny-set", "set", sizes=Sizes(160, 2_400, 5_000, 8, 2), variation=0.5, default=False),
+    Workload("tiny-set", "set", sizes=Sizes(160, 1_120, 2_200, 8, 2), variation=0.5, default=False),
 )
 
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
