@@ -47,13 +47,15 @@ class StructureChecks(MethodCase):
         nodes, graphs = len(inputs.x), inputs.num_graphs
         wanted = {"node": (nodes, 3), "link": (PAIRS.size(1),), "graph": (graphs, 3)}[task]
         for dtype in (torch.float64, torch.float32):
-            found = self.results(network.to(dtype), in_dtype(inputs, dtype))
-            states, prediction = found["states"], found["prediction"]
+            given = in_dtype(inputs, dtype)
+            states = network.to(dtype).encode(given).states
             width = int(network.encoder.out_channels)  # type: ignore[arg-type]
             assert tuple(states.shape) == (nodes, width), (
                 f"states are {tuple(states.shape)}, out_channels {width}"
             )
-            assert tuple(prediction.shape) == wanted, f"predictions are {tuple(prediction.shape)}"
+            found = self.results(network, given)
+            shape = tuple(found["prediction"].shape)
+            assert shape == wanted, f"predictions are {shape} in place of {wanted}"
             for name, value in found.items():
                 assert value.dtype == dtype, f"{name} is {value.dtype} in a {dtype} network"
                 assert bool(value.isfinite().all()), f"{name} is not finite"
@@ -135,9 +137,8 @@ class StructureChecks(MethodCase):
         def found(batches: Sequence[GraphInputs]) -> dict[str, Tensor]:
             network = self.network(task, **variant)
             parts = [self.results(network, batch, pretext=False) for batch in batches]
-            joined = {
-                name: torch.cat([part[name] for part in parts]) for name in ("states", "prediction")
-            }
+            names = ("states",) if task == "link" else ("states", "prediction")
+            joined = {name: torch.cat([part[name] for part in parts]) for name in names}
             sum_of_squares(joined).backward()
             return {**joined, **gradients(network)}
 
