@@ -59,8 +59,8 @@ class Runner:
         """Return the task of a run, the same as before where only the method differs."""
         training = config.training
         key = (
-            *(_data_key(config), config.split, config.folds, config.seed, config.signature),
-            *(training.batch_size, training.fanouts, training.hidden_edges),
+            *(_data_key(config), config.task, config.split, config.folds, config.seed),
+            *(config.signature, training.batch_size, training.fanouts, training.hidden_edges),
         )
         task = self._tasks.pop(key, None)
         if task is None:
