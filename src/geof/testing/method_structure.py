@@ -53,6 +53,7 @@ class StructureChecks(MethodCase):
             assert tuple(states.shape) == (nodes, width), (
                 f"states are {tuple(states.shape)}, out_channels {width}"
             )
+            assert states.dtype == dtype, f"states are {states.dtype} in a {dtype} network"
             found = self.results(network, given)
             shape = tuple(found["prediction"].shape)
             assert shape == wanted, f"predictions are {shape} in place of {wanted}"
