@@ -127,14 +127,6 @@ def arguments(function: Callable[..., object]) -> dict[str, Option]:
     }
 
 
-def known_options(
-    kind: type[Any], options: Mapping[str, Any], section: str = ""
-) -> Mapping[str, Any]:
-    """Return the options if a dataclass has a field for each."""
-    require_known(options, declared(kind), section)
-    return options
-
-
 def require_known(names: Collection[str], valid: Collection[str], place: str = "") -> None:
     """Raise ``ConfigError`` for a name that is not valid, naming the nearest."""
     for name in names:

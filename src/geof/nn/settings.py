@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
-from geof.errors import ConfigError
-from geof.options import known_options, require_number, require_option
+from pydantic import Field
+
+from geof.options import Options
 
 Feedback: TypeAlias = Literal["full", "mean", "diagonal", "none"]
 Evolution: TypeAlias = Literal["recurrent", "one-shot", "frozen"]
@@ -16,7 +17,7 @@ Norm: TypeAlias = Literal["none", "layer", "batch"]
 
 
 @dataclass(frozen=True)
-class StepSettings:
+class StepSettings(Options):
     r"""Scalars and switches of the recurrent step.
 
     Defaults are the paper's where it prints a value; the floor and the jitters are ours.
@@ -44,10 +45,10 @@ class StepSettings:
             ``"frozen"`` at the initial coordinates (w/o GE).
     """
 
-    temperature: float = 1.0
-    target_mix: float = 0.5
-    correction_strength: float = 0.1
-    spectral_floor: float = 1.0
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    target_mix: Annotated[float, Field(gt=0, le=1)] = 0.5
+    correction_strength: Annotated[float, Field(ge=0)] = 0.1
+    spectral_floor: Annotated[float, Field(gt=0)] = 1.0
     offdiagonal_bound: float = 2.0
     log_scale_bounds: tuple[float, float] = (-5.0, 5.0)
     jitter: float = 1e-6
@@ -58,28 +59,6 @@ class StepSettings:
     frame_transport: bool = True
     feedback: Feedback = "full"
     evolution: Evolution = "recurrent"
-
-    def __post_init__(self) -> None:
-        require_number("temperature", self.temperature, above=0)
-        require_number("target_mix", self.target_mix, above=0, most=1)
-        require_number("correction_strength", self.correction_strength, least=0)
-        require_number("spectral_floor", self.spectral_floor, above=0)
-        for name in ("structure_aware", "atlas_initialisation", "frame_transport"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(
-                    f"Expected '{name}' to be True or False (got {getattr(self, name)!r})."
-                )
-        require_option("feedback", self.feedback, get_args(Feedback))
-        require_option("evolution", self.evolution, get_args(Evolution))
-
-    @classmethod
-    def from_options(cls, **options: Any) -> StepSettings:
-        """Build the settings from keywords; an unknown one is an error naming the nearest.
-
-        Raises:
-            ConfigError: For an unknown name or a value out of range.
-        """
-        return cls(**known_options(cls, options))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

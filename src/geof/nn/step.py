@@ -271,7 +271,7 @@ class GeoFConv(Recurrence):
             blocks=blocks,
             correction_rank=correction_rank,
             controller_channels=controller_channels,
-            settings=StepSettings.from_options(**settings),
+            settings=StepSettings.of(settings),
             backend=backend,
         )
         self.in_channels = self.out_channels = channels
