@@ -296,7 +296,7 @@ def test_results_are_sorted_filtered_and_shown_in_detail(visit):
     assert HOSTILE[0] in shown  # the machine's name, as text
     page.locator("#task").select_option("")
     page.locator("#method").fill("steps=9")
-    assert column(5) == ["model.steps=9"]
+    assert column(5) == ["options.steps=9"]
     marked = page.locator("#tables .marked")
     assert marked.count() >= 1
     assert "≠" in marked.first.inner_text()

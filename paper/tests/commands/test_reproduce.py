@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from geof.cli import main
+from geof.methods import registry
 from geof.training import Trainer
 from geof_paper.commands.reproduce import COMPUTED, TRAINED
 from geof_paper.studies.declared import STUDIES
@@ -41,6 +44,18 @@ def about(folder: str) -> dict:
     return json.loads(Path("reproduced", folder, "study.json").read_text())
 
 
+def recorded(changes: str = "") -> list[dict]:
+    """Return the recorded runs of GeoF on CiteSeer's nodes with these changes."""
+    lines = map(json.loads, Path("results/node.jsonl").read_text().splitlines())
+    chosen = [line for line in lines if " ".join(line.get("changes", [])) == changes]
+    assert {(line["dataset"], line["method"]) for line in chosen} == {("CiteSeer", "geof")}
+    return chosen
+
+
+def mean_test(runs: list[dict]) -> float:
+    return sum(run["test"] for run in runs) / len(runs)
+
+
 def test_all_studies_are_commands():
     assert set(TRAINED) == set(STUDIES)
 
@@ -52,15 +67,14 @@ def test_an_ablation_from_nothing_to_its_files(reproduce, capsys):
     assert {p.name for p in Path("reproduced/ablation").iterdir()} == FILES | FIGURE
     table = read("ablation")
     assert list(table) == ["full", "w/o SA", "w/o AI", "w/o GT", "w/o SF", "w/o GE"]
-    frozen = "node-CiteSeer-geof-tuned+model.evolution=frozen.json"
-    record = json.loads(Path("results/studies", frozen).read_text())
+    frozen = recorded("options.evolution=frozen")
+    assert {run["study"] for run in frozen} == {"ablation"}
     cell = table["w/o GE"]["CiteSeer"]
-    assert cell["mean"] == pytest.approx(record["summary"]["test_mean"])
+    assert cell["mean"] == pytest.approx(mean_test(frozen))
     assert (cell["count"], cell["of"]) == (2, 2)
     assert table["full"]["CiteSeer"]["paper"] == 77.7
     differences = read("ablation-differences")
-    full = json.loads(Path("results/node-CiteSeer-geof-tuned.json").read_text())
-    wanted = record["summary"]["test_mean"] - full["summary"]["test_mean"]
+    wanted = mean_test(frozen) - mean_test(recorded())
     assert differences["w/o GE"]["CiteSeer"]["mean"] == pytest.approx(wanted)
     study = about("ablation")
     assert study["command"] == "geof reproduce ablation --datasets CiteSeer --splits 0,1"
@@ -108,25 +122,66 @@ def test_failures_are_in_the_table(reproduce, monkeypatch, capsys):
     assert read("feedback")["one-shot"]["CiteSeer"]["count"] == 2
 
 
-def test_what_other_code_made_is_shown_and_said(reproduce, monkeypatch):
+def test_stale_runs_are_shown_said_and_run_again(reproduce, monkeypatch, capsys):
     words = ("feedback", "--datasets", "CiteSeer", "--splits", "0")
     assert reproduce(*words) == 0
-    for module in ("experiments.cells", "reports.exhibits"):
-        monkeypatch.setattr(f"geof.{module}.code_digest", lambda encoder: "other")
+    assert "stale" not in about("feedback")["text"]
+    raised = replace(registry.get_method("geof"), revision=2)
+    monkeypatch.setitem(registry._METHODS, "geof", raised)
+    monkeypatch.setattr("geof_paper.grid.records.vouched_revision", lambda method, task: 2)
     assert reproduce(*words, "--no-run") == 0
-    assert read("feedback")["full"]["CiteSeer"]["count"] == 1
-    assert "4 of 4 runs were made by earlier code" in about("feedback")["text"]
+    cell = read("feedback")["full"]["CiteSeer"]
+    assert (cell["count"], cell["note"]) == (1, "stale: split 0")
+    assert (
+        "4 of 4 runs are stale and are run again by the command: 4 made by revision 1 of 'geof', "
+        "which has 2."
+    ) in about("feedback")["text"]
+    assert "4 of 4 cells are not finished" in capsys.readouterr().out
+    assert about("feedback")["missing"] == []  # they are there
+    assert reproduce(*words) == 0
+    assert "stale" not in about("feedback")["text"]
+    assert {run["revision"] for run in recorded()} == {2}
 
 
-def test_sensitivity_has_a_table_and_a_figure_for_each_number(reproduce, monkeypatch):
-    small = {"epochs": 1, "model": {"hidden_channels": 64, "blocks": 8, "controller_channels": 4}}
-    for module in ("cells", "studies"):
-        monkeypatch.setattr(f"geof.experiments.{module}.load_preset", lambda *_: small)
+def test_tables_without_figures(reproduce, capsys):
+    assert reproduce("aggregate", "--from", "paper", "--no-figures") == 0
+    assert {p.name for p in Path("reproduced/aggregate-paper").iterdir()} == FILES
+    assert reproduce("visualise", "--no-run") == 0  # its figure needs run folders
+    assert "The figure needs run folders that are not here." in capsys.readouterr().out
+
+
+def test_the_command_of_a_part_of_a_study_is_that_parts(reproduce):
+    words = ("--methods", "w/o SA,w/o GE", "--datasets", "CiteSeer", "--splits", "0")
+    assert reproduce("ablation", *words, "--no-run", "--no-figures") == 0
+    command = about("ablation")["command"]
+    assert command == (
+        "geof reproduce ablation --methods 'w/o SA,w/o GE' --datasets CiteSeer --splits 0"
+    )
+    before = Path("reproduced/ablation/study.json").read_text()
+    again = [*shlex.split(command)[2:], "--no-run", "--no-figures"]
+    assert reproduce(*again) == 0
+    assert Path("reproduced/ablation/study.json").read_text() == before
+
+
+def test_sensitivity_has_two_tables_and_figures_and_the_page_one(reproduce, monkeypatch, capsys):
+    small = {"epochs": 1, "options": {"hidden_channels": 64, "controller_channels": 4}}
+    monkeypatch.setattr("geof.training.config.load_preset", lambda *_: small)
     assert reproduce("sensitivity", "--datasets", "CiteSeer", "--splits", "0") == 0
     assert list(read("sensitivity-blocks")) == [f"B = {b}" for b in (4, 8, 16, 32, 64)]
     assert list(read("sensitivity-prototypes")) == [f"K = {k}" for k in (4, 8, 16, 32, 64)]
     for name in ("sensitivity-blocks", "sensitivity-prototypes"):
         assert {p.name for p in Path("reproduced", name).iterdir()} == FILES | FIGURE
+    assert reproduce("page", "--page", "docs/all.md") == 0
+    figure, page = Path("docs/all/sensitivity-blocks.svg"), Path("docs/all.md")
+    assert list(figure.parent.iterdir()) == [figure]
+    assert "prototypes.svg" not in page.read_text()
+    # A heavy figure is left out, and one that cannot be drawn here stays.
+    figure.write_text("earlier")
+    Path("reproduced/sensitivity-blocks/figure.svg").write_text("x" * 200_000)
+    assert reproduce("page", "--page", "docs/all.md") == 0
+    assert "figure.svg is left out: it has more than 150 kB" in capsys.readouterr().out
+    assert figure.read_text() == "earlier"
+    assert "](all/sensitivity-blocks.svg)" in page.read_text()
 
 
 def test_depth_and_stability_show_what_was_measured(reproduce):
@@ -134,10 +189,8 @@ def test_depth_and_stability_show_what_was_measured(reproduce):
     table = read("depth")
     assert list(table) == [f"L = {depth}" for depth in range(1, 9)]
     change = table["L = 8"]["CiteSeer: D_Z(L)"]
-    record = json.loads(
-        Path("results/studies/node-CiteSeer-geof-tuned+model.steps=8.json").read_text()
-    )
-    measured = [e["measures"]["depth"]["geometry_change"] for e in record["splits"]]
+    deepest = recorded("options.steps=8")
+    measured = [run["measures"]["depth"]["geometry_change"] for run in deepest]
     assert [len(values) for values in measured] == [8, 8]
     assert change["mean"] == pytest.approx(sum(values[-1] for values in measured) / 2)
     assert reproduce("stability", "--datasets", "CiteSeer", "--splits", "0,1") == 0
@@ -158,7 +211,7 @@ def test_theory_and_maps(reproduce):
     assert len(rows) == 4
     assert all(cells["observed"]["mean"] <= cells["bound"]["mean"] for cells in rows.values())
     assert "iteration converges on" in about("theory-CiteSeer")["text"]
-    assert reproduce("visualise", "--models", "geof") == 0
+    assert reproduce("visualise", "--methods", "geof") == 0
     assert list(read("visualise-CiteSeer")) == ["GeoF", "GeoF, correction off"]
     for name in ("visualise-CiteSeer", "visualise-CiteSeer-correction"):
         assert {p.name for p in Path("reproduced", name).iterdir()} >= FIGURE
@@ -166,16 +219,17 @@ def test_theory_and_maps(reproduce):
 
 def test_one_page_of_all(reproduce, capsys):
     assert reproduce("page") == 1
-    assert "Expected exhibits" in capsys.readouterr().err
+    assert "Expected tables of 'geof reproduce'" in capsys.readouterr().err
     assert reproduce("aggregate", "--from", "paper") == 0
     assert reproduce("feedback", "--datasets", "CiteSeer", "--splits", "0", "--no-run") == 0
     Path("remarks.md").write_text("What was found.")
     assert reproduce("page", "--page", "docs/all.md", "--remarks", "remarks.md") == 0
     page = Path("docs/all.md").read_text()
-    order = ["What was found.", "own tables", "](../reproduced/aggregate-paper/figure.svg)"]
+    order = ["What was found.", "own tables", "](all/aggregate-paper.svg)"]
     order += ["## Statistics and schedules", "`geof reproduce feedback", "Not run: 4"]
     places = [page.index(text) for text in order]
     assert places == sorted(places)
+    assert [path.name for path in Path("docs/all").iterdir()] == ["aggregate-paper.svg"]
 
 
 def test_comparisons_take_both_tasks(reproduce):
@@ -199,11 +253,11 @@ def test_the_papers_own_tables_give_its_aggregates(reproduce):
 
 
 def test_aggregates_of_our_rows(reproduce, capsys):
-    words = ("--models", "geof:tuned,gcn", "--splits", "0")
+    words = ("--methods", "geof:tuned,gcn", "--splits", "0")
     for dataset in ("CiteSeer", "Photo"):
         assert reproduce("node-link", "--datasets", dataset, *words) == 0
-    assert reproduce("aggregate", "--models", "gcn") == 0
-    assert "4 of 18 settings were used" in about("aggregate")["text"]
+    assert reproduce("aggregate", "--methods", "gcn") == 0
+    assert "4 of 18 benchmarks were used" in about("aggregate")["text"]
     assert list(read("aggregate")) == ["GeoF", "GCN"]
     assert reproduce("aggregate") == 1  # the other methods have no rows at all
     assert "Expected" in capsys.readouterr().err
@@ -211,7 +265,7 @@ def test_aggregates_of_our_rows(reproduce, capsys):
 
 def test_efficiency_from_rows_of_the_benchmark(reproduce, capsys):
     row = {
-        "model": "gcn",
+        "method": "gcn",
         "dataset": "NCI1",
         "status": "ok",
         "reason": None,
@@ -227,15 +281,23 @@ def test_efficiency_from_rows_of_the_benchmark(reproduce, capsys):
     assert read("efficiency-memory")["GCN"]["NCI1"]["mean"] == 0.5
     assert read("efficiency-time")["GeoF"]["NCI1"]["paper"] == 0.4391
     assert len(about("efficiency-time")["missing"]) == 35
+    row["model"] = row.pop("method")  # as it was called before
+    Path("rows.json").write_text(json.dumps([row]))
+    assert reproduce("efficiency", "--bench", "rows.json") == 0
+    assert read("efficiency-time")["GCN"]["NCI1"]["mean"] == 4.0
+    for content in ("[]", '[{"method": "gcn"}]', "{}", "no"):
+        Path("rows.json").write_text(content)
+        assert reproduce("efficiency", "--bench", "rows.json") == 1
+        assert "Run: geof bench --methods paper --json rows.json" in capsys.readouterr().err
     assert reproduce("efficiency", "--bench", "none.json") == 1
-    assert "Run: geof bench --models paper" in capsys.readouterr().err
+    assert "Run: geof bench --methods paper" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         (("ablation", "--datasets", "Citeseer"), "Did you mean 'CiteSeer'"),
-        (("ablation", "--models", "w/o SFF"), "Did you mean 'w/o SF'"),
+        (("ablation", "--methods", "w/o SFF"), "Did you mean 'w/o SF'"),
         (("stability", "--datasets", "PROTEINS", "--splits", "0"), "node classification"),
     ],
 )
@@ -253,8 +315,7 @@ def test_names(capsys):
 
 
 REAL = pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="needs GEOF_DATA")
-GRID = ("second-order", "--datasets", "CiteSeer", "--models", "gcn", "--splits", "0-1")
-
+GRID = ("second-order", "--datasets", "CiteSeer", "--methods", "gcn", "--splits", "0-1")
 
 MARK = "GEOF_TEST_GRID"
 """In the environment of a grid's process and its workers."""

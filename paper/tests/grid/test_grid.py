@@ -1,28 +1,25 @@
-"""A grid is run once, whatever happens to it, and says what it lacks."""
+"""A grid knows what is done, what is stale and what it lacks."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import pytest
 
-from geof_paper.grid.cells import Cell, Row
+from geof.methods import registry
+from geof_paper.grid.cells import Row
 from geof_paper.grid.grid import Grid, order
-from geof_paper.grid.records import read_record, record_path
+from geof_paper.grid.records import read_runs, recorded
 from geof_paper.grid.worker import train_cells
-from geof_paper.studies.declared import FULL, STUDIES, Line, choose_lines, choose_settings
+from paper.tests.stand_ins import stand_in
 
-NODE = ("node", "CiteSeer")
+PLAIN = Row("node", "CiteSeer", "geof", "tuned")
+FROZEN = Row("node", "CiteSeer", "geof", "tuned", ("options.evolution=frozen",), "ablation")
 
 
 @pytest.fixture
 def grid(tiny, small_presets, tmp_path):
-    rows = [Row("node", "CiteSeer", "geof", "tuned"), _frozen()]
-    return Grid(order(rows, ("0", "1")), tmp_path / "work", tmp_path / "results")
-
-
-def _frozen() -> Row:
-    return Row("node", "CiteSeer", "geof", "tuned", ("model.evolution=frozen",), "ablation")
+    return Grid(order([PLAIN, FROZEN], ("0", "1")), tmp_path / "work", tmp_path / "results")
 
 
 def run(grid: Grid, **options) -> tuple[int, list[str]]:
@@ -30,26 +27,17 @@ def run(grid: Grid, **options) -> tuple[int, list[str]]:
     return train_cells(grid, say=said.append, **options), said
 
 
-def records(grid: Grid) -> dict[str, list[dict]]:
-    """Return every row's scores; times differ from run to run."""
-    return {
-        row.name: [
-            {k: e[k] for k in ("split", "test", "validation", "best_epoch", "split_hash")}
-            for e in read_record(record_path(row, grid.results)).splits
-        ]
-        for row in grid.rows
-    }
+def scores(grid: Grid) -> list[tuple]:
+    """Return what was recorded; times differ from run to run."""
+    names = ("row", "split", "test", "validation", "best_epoch", "split_hash")
+    return [tuple(getattr(run, name) for name in names) for run in read_runs(grid.results)]
 
 
-def test_lines_of_a_study_read_the_test_part_and_lie_apart(grid):
+def test_variants_of_a_study_read_the_test_part(grid):
     assert run(grid)[0] == 0
-    assert record_path(_frozen(), grid.results).parent.name == "studies"
-    assert all(e["test"] is not None for entries in records(grid).values() for e in entries)
-
-
-def test_trying_out_settings_and_a_study_are_different_cells(grid):
-    tried = Row("node", "CiteSeer", "geof", "tuned", ("model.evolution=frozen",))
-    assert Cell(tried, "0").folder(grid.work) != Cell(_frozen(), "0").folder(grid.work)
+    assert len(scores(grid)) == 4
+    assert all(run.test is not None for run in read_runs(grid.results))
+    assert recorded(FROZEN, grid.results).row.study == "ablation"
 
 
 def test_a_recorded_cell_is_not_run_again_though_its_folder_is_gone(grid):
@@ -59,50 +47,46 @@ def test_a_recorded_cell_is_not_run_again_though_its_folder_is_gone(grid):
     assert run(grid) == (0, [])
 
 
-def test_other_code_makes_other_cells(grid, monkeypatch):
+def test_a_run_on_other_data_does_not_count(grid):
     run(grid)
-    before = records(grid)
-    monkeypatch.setattr("geof_paper.grid.cells.code_digest", lambda encoder: "other")
-    monkeypatch.setattr("geof_paper.grid.records.code_digest", lambda encoder: "other")
-    assert sum(len(entry.splits) for entry in grid.missing()) == 4
-    failed, said = run(grid)
+    cell, data = grid.cells[0], stand_in("CiteSeer")
+    assert grid.is_done(cell)
+    assert grid.is_done(cell, data)
+    assert not grid.is_done(cell, replace(data, content_hash="other"))
+
+
+def test_a_raised_revision_makes_other_cells(grid, monkeypatch):
+    run(grid)
+    before = scores(grid)
+    raised = replace(registry.get_method("geof"), revision=2)
+    monkeypatch.setitem(registry._METHODS, "geof", raised)
+    monkeypatch.setattr("geof_paper.grid.records.vouched_revision", lambda method, task: 2)
+    fresh = Grid(order([replace(PLAIN), replace(FROZEN)], ("0", "1")), grid.work, grid.results)
+    assert sum(len(entry.splits) for entry in fresh.missing()) == 4
+    failed, said = run(fresh)
     assert (failed, len(said)) == (0, 4)
-    assert records(grid) == before
-    assert {e["code"] for e in read_record(record_path(_frozen(), grid.results)).splits} == {
-        "other"
-    }
+    assert scores(fresh) == before
+    assert {run.revision for run in read_runs(grid.results)} == {2}
 
 
-def test_changes_that_change_nothing_are_the_plain_row(small_presets):
-    study = STUDIES["sensitivity"]
-    own = study.row(Line("B = 2", changes=("model.blocks=2",)), NODE, "tuned")
-    assert own == Row("node", "CiteSeer", "geof", "tuned")
-    other = study.row(Line("B = 4", changes=("model.blocks=4",)), NODE, "tuned")
-    assert (other.changes, other.study) == (("model.blocks=4",), "sensitivity")
-    assert other.command("0-9") == "geof reproduce sensitivity --datasets CiteSeer --splits 0-9"
+def test_what_is_missing_is_told_row_by_row(grid):
+    run(Grid(grid.cells[:3], grid.work, grid.results))
+    (missing,) = grid.missing()
+    assert (missing.row, missing.splits) == (FROZEN, ("1",))
+    assert "splits 1, about 0 s" in str(missing)
+    wider = Grid(order([FROZEN, PLAIN], ("0", "1", "2")), grid.work, grid.results)
+    assert [(m.row, m.splits) for m in wider.missing()] == [
+        (FROZEN, ("1", "2")),
+        (PLAIN, ("2",)),
+    ]
 
 
-def test_studies_are_the_papers():
-    assert [s[1] for s in STUDIES["feedback"].settings] == ["Photo", "CS", "Mutagenicity", "NCI1"]
-    assert STUDIES["feedback"].printed(FULL, ("graph", "NCI1")).mean == 83.0
-    assert STUDIES["feedback"].printed(STUDIES["feedback"].lines[1], ("graph", "NCI1")).mean == 80.4
-    assert len(STUDIES["node-link"].settings) == 12
-    printed = [line.printed for line in STUDIES["graph"].lines]
-    assert len({name for name in printed if name}) == 15
-    for study in STUDIES.values():
-        rows = [study.row(line, s, "tuned") for line in study.lines for s in study.settings]
-        for row in rows:
-            row.plan("0")  # every line is possible
-
-
-def test_lines_and_settings_are_chosen_by_name():
-    study = STUDIES["node-link"]
-    assert choose_settings(study, ["Photo"]) == (("node", "Photo"), ("link", "Photo"))
-    assert choose_settings(STUDIES["ablation"], ["CiteSeer"]) == (("node", "CiteSeer"),)
-    assert choose_settings(STUDIES["ablation"], ["PROTEINS"]) == (("graph", "PROTEINS"),)
-    assert [line.label for line in choose_lines(study, ["geof"])] == ["GeoF paper", "GeoF tuned"]
-    assert [line.label for line in choose_lines(study, ["geof:paper"])] == ["GeoF paper"]
-    with pytest.raises(Exception, match="Did you mean 'Photo'"):
-        choose_settings(study, ["Phoot"])
-    with pytest.raises(Exception, match="Did you mean 'hgcn'"):
-        choose_lines(study, ["hgc"])
+def test_a_grid_records_what_lies_in_folders(grid):
+    run(grid)
+    text = (grid.results / "node.jsonl").read_text()
+    (grid.results / "node.jsonl").unlink()
+    Grid(grid.cells[:1], grid.work, grid.results).record()  # all splits of its row
+    assert {run.row for run in read_runs(grid.results)} == {PLAIN}
+    assert [run.split for run in read_runs(grid.results)] == ["0", "1"]
+    grid.record()
+    assert (grid.results / "node.jsonl").read_text() == text

@@ -3,58 +3,57 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from geof_paper.grid.records import Record, summarise
+from geof_paper.grid.cells import Row
+from geof_paper.grid.records import RecordedRun, results_file, to_line
 from tests.report.runs import HOSTILE
 
 
-def record(task: str, dataset: str, encoder: str, preset: str, tests: list[float], **more) -> dict:
-    entries = [
-        {
-            "split": str(i),
-            "split_hash": f"hash{i}",
-            "seed": i,
-            "validation": value + 1,
-            "test": value,
-            "metrics": {"accuracy": value},
-            "best_epoch": 3,
-            "epochs": 9,
-            "seconds_per_epoch": 0.5,
-            "peak_rss_bytes": 10**9,
-        }
+def recorded_runs(row: Row, tests: list[float], **more: Any) -> list[RecordedRun]:
+    """Return a run per test score."""
+    return [
+        RecordedRun(
+            **{
+                "row": row,
+                "split": str(i),
+                "revision": 1,
+                "options": row.options,
+                "split_hash": f"hash{i}",
+                "seed": i,
+                "metric": "accuracy",
+                "validation": value + 1,
+                "test": value,
+                "metrics": {"accuracy": value},
+                "best_epoch": 3,
+                "epochs": 9,
+                "seconds_per_epoch": 0.5,
+                "peak_rss_bytes": 10**9,
+                "parameters": 1234,
+                "selection": "highest validation metric",
+                "versions": {"geof": "1"},
+                "machine": {"processor": HOSTILE[0], "cores": 2},
+                **more,
+            }
+        )
         for i, value in enumerate(tests)
     ]
-    changes = more.pop("changes", [])
-    row = {"task": task, "dataset": dataset, "encoder": encoder, "preset": preset}
-    return asdict(
-        Record(
-            row={**row, "changes": changes},
-            metric="accuracy",
-            splits=entries,
-            summary=summarise(entries),
-            settings={"epochs": 9, "model": {"steps": 2}},
-            command=f"geof results run --tasks {task}",
-            selection="highest validation metric",
-            versions={"geof": "1"},
-            machine={"processor": HOSTILE[0], "cores": 2},
-            parameters=1234,
-            **more,
-        )
-    )
 
 
 def write_records(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        record("node", "CiteSeer", "geof", "tuned", [76.0, 77.0, 78.0], notes=[HOSTILE[1]]),
-        record("node", "CiteSeer", "geof", "paper", [60.0]),
-        record("link", "CiteSeer", "gcn", "plain", [81.0, 82.0]),
-        record("node", "Photo", "geof", "tuned", [95.0, 95.4], changes=["model.steps=9"]),
+    tuned = Row("node", "CiteSeer", "geof", "tuned")
+    changed = Row("node", "Photo", "geof", "tuned", ("options.steps=9",))
+    runs = [
+        *recorded_runs(tuned, [76.0, 77.0, 78.0], notes=[HOSTILE[1]]),
+        *recorded_runs(Row("node", "CiteSeer", "geof", "paper"), [60.0]),
+        *recorded_runs(Row("link", "CiteSeer", "gcn", "plain"), [81.0, 82.0], stale=HOSTILE[2]),
+        *recorded_runs(changed, [95.0, 95.4]),
     ]
-    for i, row in enumerate(rows):
-        (folder / f"{i}.json").write_text(json.dumps(row))
+    for task in ("node", "link"):
+        lines = [to_line(run) + "\n" for run in runs if run.row.task == task]
+        results_file(folder, task).write_text("".join(lines))
     return folder
 
 

@@ -6,6 +6,8 @@ from importlib import resources
 from pathlib import Path
 
 from geof.report.html import render
+from geof_paper.grid.cells import Row
+from geof_paper.grid.records import FailedRun, results_file, to_line
 from geof_paper.render.results_page import page_and_script, results_page
 from paper.tests.render.studies import write_records, write_studies
 from tests.report.runs import HOSTILE
@@ -33,9 +35,32 @@ def test_the_page_of_results(tmp_path):
     assert (alone["mean"], alone["deviation"], alone["marked"]) == (60.0, None, False)
     assert link["columns"] == ["CiteSeer"]
     assert link["rows"][0]["cells"][0]["marked"]  # 81.5 against 92.3
-    assert [row["marked"] for row in page["rows"]] == [False, False, True, False]
-    ablation = page["rows"][3]
-    assert (ablation["changes"], ablation["paper"]) == ("model.steps=9", None)
+    assert [row["marked"] for row in page["rows"]] == [True, False, False, False]
+    changed = page["rows"][3]
+    assert (changed["changes"], changed["paper"]) == ("options.steps=9", None)
+    assert changed["details"]["options"]["options"]["steps"] == 9
+    assert changed["details"]["options"]["options"]["backend"] == "auto"  # all that is in force
+
+
+def test_stale_runs_are_marked_on_the_page(tmp_path):
+    page = results_page(write_records(tmp_path))
+    (node, link) = page["tables"]
+    assert [row["cells"][0]["note"] for row in node["rows"] + link["rows"]] == ["", "", "2 stale"]
+    splits = page["rows"][0]["details"]["splits"]
+    assert [(split["revision"], split["stale"]) for split in splits] == [(1, HOSTILE[2])] * 2
+    assert page["rows"][1]["details"]["splits"][0]["stale"] is None
+
+
+def test_failures_are_on_the_page(tmp_path):
+    write_records(tmp_path)
+    row = Row("node", "CiteSeer", "geof", "tuned")
+    failed = FailedRun(row=row, split="7", revision=1, failure={"error": HOSTILE[0]})
+    with results_file(tmp_path, "node").open("a") as file:
+        file.write(to_line(failed) + "\n")
+    page = results_page(tmp_path)
+    (tuned,) = [r for r in page["rows"] if r["preset"] == "tuned" and r["dataset"] == "CiteSeer"]
+    assert tuned["details"]["failures"] == [{"split": "7", "error": HOSTILE[0]}]
+    assert tuned["count"] == 3
 
 
 def test_the_page_of_studies(tmp_path):

@@ -1,4 +1,4 @@
-"""Exhibits of studies where numbers are out of the ordinary."""
+"""Tables of studies where numbers are out of the ordinary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on a trained model, against direct computation."""
+"""What is measured on a trained network, against direct computation."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import pytest
 import torch
 
 from geof.errors import ConfigError
-from geof.nn import GeoF
-from geof.nn.step import CoupledState
+from geof.nn import CoupledState, GeoF
 from geof.training.predict import Run, stored_task
+from geof.training.runs import Runner
 from geof_paper.grid.cells import Cell, Row
-from geof_paper.grid.worker import Worker
 from geof_paper.studies import measures
 from geof_paper.studies.measures import MEASURES
+from paper.tests.stand_ins import small_graph, small_set
 from tests.graphs import random_sample
-from tests.stand_ins import small_graph, small_set
 
 
 @pytest.fixture
 def trained(tiny, small_presets, tmp_path):
     """Return a run and its data: ``trained("CiteSeer")``."""
 
-    def train(dataset: str, encoder: str = "geof"):
+    def train(dataset: str, method: str = "geof"):
         task = "graph" if dataset == "PROTEINS" else "node"
-        cell = Cell(Row(task, dataset, encoder, "tuned" if encoder == "geof" else "plain"), "0")
-        assert Worker(tmp_path).run([cell], lambda cell, data: None) == 0
+        cell = Cell(Row(task, dataset, method, "tuned" if method == "geof" else "plain"), "0")
+        Runner().train(cell.config, cell.folder(tmp_path))
         data = (small_set if task == "graph" else small_graph)(dataset)
         return Run.open(cell.folder(tmp_path)), data
 
@@ -51,7 +50,7 @@ def test_depth_of_a_set_is_over_all_nodes_of_the_test_part(trained):
     run, data = trained("PROTEINS")
     found = MEASURES["depth"](run, data)["geometry_change"]
     task = stored_task(run, data)
-    inputs = task._inputs(task.split.test)
+    inputs = task.inputs_of(task.split.test)
     model = run.network.encoder.geof.double()
     state = model.evolve(
         inputs.x.double(), inputs.edges, inputs.signature.double(), trajectory=True
@@ -83,7 +82,7 @@ def test_the_ratio_is_the_papers(trained):
     with torch.no_grad():
         start = model.initial_state(inputs.x, inputs.signature)
         moved = CoupledState(start.features + 0.1, start.coordinates)
-        after, other = (model.advance(s, inputs.edges, inputs.signature) for s in (start, moved))
+        after, other = (model.step(s, inputs.edges, inputs.signature)[0] for s in (start, moved))
         ratio = measures._one_step_ratio(model, inputs, start, after, moved)
     blocks = sum(
         (after.coordinates[:, b] - other.coordinates[:, b]).norm() for b in range(model.blocks)
@@ -159,7 +158,7 @@ def test_the_jacobian_of_a_real_step_on_a_small_graph():
         edges = model.evolve(x, edge_index, u).edges
 
     def phi(coordinates: torch.Tensor) -> torch.Tensor:
-        return model.advance(CoupledState(state.features, coordinates), edges, u).coordinates
+        return model.step(CoupledState(state.features, coordinates), edges, u)[0].coordinates
 
     start = state.coordinates.detach()
     dense = torch.autograd.functional.jacobian(phi, start).reshape(start.numel(), start.numel())

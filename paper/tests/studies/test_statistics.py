@@ -29,14 +29,14 @@ NAN = float("nan")
 
 
 def paper_scores():
-    """The printed means of the paper's Tables 1 and 2: scores, methods, groups, settings."""
+    """The printed means of the paper's Tables 1 and 2: scores, methods, groups, benchmarks."""
     tables = paper_tables()
     methods = list(tables["node_link"])
-    settings = [("node_link", name) for name in tables["node_link"]["GeoF"]]
-    settings += [("graph", name) for name in tables["graph"]["GeoF"]]
-    scores = [[tables[kind][m][name]["mean"] for m in methods] for kind, name in settings]
-    groups = [kind if kind == "graph" else name.split("/")[1] for kind, name in settings]
-    return scores, methods, groups, [name for _, name in settings]
+    benchmarks = [("node_link", name) for name in tables["node_link"]["GeoF"]]
+    benchmarks += [("graph", name) for name in tables["graph"]["GeoF"]]
+    scores = [[tables[kind][m][name]["mean"] for m in methods] for kind, name in benchmarks]
+    groups = [kind if kind == "graph" else name.split("/")[1] for kind, name in benchmarks]
+    return scores, methods, groups, [name for _, name in benchmarks]
 
 
 def as_printed(value: float, decimals: int = 1) -> str:
@@ -51,8 +51,8 @@ def as_printed(value: float, decimals: int = 1) -> str:
 
 @pytest.fixture(scope="module")
 def paper():
-    scores, methods, groups, settings = paper_scores()
-    return aggregate(scores, methods, groups, "GeoF", settings=settings)
+    scores, methods, groups, benchmarks = paper_scores()
+    return aggregate(scores, methods, groups, "GeoF", benchmarks=benchmarks)
 
 
 def test_the_papers_chi_square_is_the_one_without_correction_for_ties(paper):
@@ -61,7 +61,7 @@ def test_the_papers_chi_square_is_the_one_without_correction_for_ties(paper):
     assert paper.friedman.degrees == tables["friedman_dof"] == 14
     assert as_printed(paper.friedman.corrected_statistic) == "169.9"  # so not this one
     assert len(paper.used) == 18
-    assert paper.note == "18 of 18 settings were used."
+    assert paper.note == "18 of 18 benchmarks were used."
 
 
 @pytest.mark.parametrize("method", list(paper_tables()["aggregate"]))
@@ -92,7 +92,7 @@ def test_equal_means_tie_although_their_last_bits_differ():
 
 
 def test_friedman_by_hand():
-    # Three settings, the same order in each: R = 1, 2, 3.
+    # Three benchmarks, the same order in each: R = 1, 2, 3.
     # 12 * 3 / (3 * 4) * (1 + 4 + 9 - 3 * 16 / 4) = 3 * 2 = 6.
     test = friedman([[3, 2, 1], [9, 8, 7], [30, 20, 10]])
     assert test.statistic == pytest.approx(6)
@@ -136,13 +136,13 @@ def test_rank_differences_by_hand():
     assert p == pytest.approx([0.0455002639, 1, 0.0455002639])
 
 
-def test_only_complete_settings_count_and_the_others_are_named():
+def test_only_complete_benchmarks_count_and_the_others_are_named():
     scores = [[3, 2, 1], [9, NAN, NAN], [6, 5, 4], [7, 9, 8]]
     groups, names = ["node", "graph", "node", "link"], ["A", "B", "C", "D"]
-    result = aggregate(scores, ["x", "y", "z"], groups, "x", settings=names)
+    result = aggregate(scores, ["x", "y", "z"], groups, "x", benchmarks=names)
     assert result.used == ("A", "C", "D")
     assert result.left_out == {"B": ("y", "z")}
-    assert result.note == "3 of 4 settings were used. Left out: B (no score of y, z)."
+    assert result.note == "3 of 4 benchmarks were used. Left out: B (no score of y, z)."
     x, y, _ = result.rows
     assert x.averages == {"node": 4.5, "graph": None, "link": 7}
     assert x.overall == pytest.approx(16 / 3)  # the 9 does not count
@@ -155,17 +155,24 @@ def test_an_aggregate_can_be_written(tmp_path):
     write_json(tmp_path / "a.json", asdict(result))
     written = json.loads((tmp_path / "a.json").read_text())
     assert [row["rank"] for row in written["rows"]] == [2.0, 1.0]
-    assert written["left_out"] == {"setting 2": ["b"]}
+    assert written["left_out"] == {"benchmark 2": ["b"]}
 
 
 @pytest.mark.parametrize(
     ("scores", "methods", "groups", "reference", "error", "message"),
     [
-        ([[1, 2], [NAN, 2]], "ab", "xx", "a", ConfigError, "1 settings.*setting 2 .no score of a"),
+        (
+            [[1, 2], [NAN, 2]],
+            "ab",
+            "xx",
+            "a",
+            ConfigError,
+            "1 benchmarks.*benchmark 2 .no score of a",
+        ),
         ([[1], [2]], "a", "xx", "a", ConfigError, "1 methods"),
         ([[1, 2], [2, 1]], "ab", "xx", "c", ConfigError, "reference 'c'"),
         ([[1, 2], [2, 1]], "aa", "xx", "a", ConfigError, "different names"),
-        ([[1, 2], [2, 1]], "abc", "xx", "a", ShapeError, "2 settings x 3 methods"),
+        ([[1, 2], [2, 1]], "abc", "xx", "a", ShapeError, "2 benchmarks x 3 methods"),
         ([[1, 2], [2, np.inf]], "ab", "xx", "a", DataError, "infinity"),
     ],
 )
@@ -177,9 +184,9 @@ def test_what_cannot_be_compared_is_refused(scores, methods, groups, reference, 
 def test_ranks_of_missing_scores_are_refused():
     with pytest.raises(DataError, match=r"aggregate\(\)"):
         ranks_within([[1, NAN]])
-    with pytest.raises(ShapeError, match="settings x methods"):
+    with pytest.raises(ShapeError, match="benchmarks x methods"):
         ranks_within([1.0, 2.0])
-    with pytest.raises(ConfigError, match="two settings"):
+    with pytest.raises(ConfigError, match="two benchmarks"):
         friedman([[1, 2]])
 
 

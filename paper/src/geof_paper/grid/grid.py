@@ -93,11 +93,6 @@ class Grid:
         """Return whether a cell has a result, in its folder or in a results file."""
         return self._result(cell) is not None or self.is_done(cell)
 
-    def finish(self, cell: Cell, data: NodeGraph | GraphSet) -> None:
-        """Measure a trained cell, if the study does, and record its run."""
-        self.measure_cell(cell, data)
-        record_cells([cell], self.work, self.results)
-
     def measure_cell(self, cell: Cell, data: NodeGraph | GraphSet) -> None:
         """Measure a trained cell unless that is done."""
         if self.measure is not None and self._needs_measure(cell):

@@ -346,7 +346,7 @@ def _write(path: Path, runs: Sequence[AnyRun]) -> None:
     """Put runs into a file in its one order, whoever else writes at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f".{path.name}.lock")):
-        before = {_key(run): run for runs in _read(path).values() for run in runs}
+        before = {_key(run): run for of_row in _read(path).values() for run in of_row}
         lines = dict(before)
         for run in runs:
             there = before.get(_key(run))
@@ -354,9 +354,9 @@ def _write(path: Path, runs: Sequence[AnyRun]) -> None:
                 lines[_key(run)] = _with_measures(run, there)
             elif not isinstance(there, RecordedRun):
                 lines[_key(run)] = run
-        if lines != before:
-            text = "".join(to_line(lines[key]) + "\n" for key in sorted(lines))
-            write_atomically(path, text.encode())
+        content = "".join(to_line(lines[key]) + "\n" for key in sorted(lines)).encode()
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content)
 
 
 def _with_measures(run: RecordedRun, before: AnyRun | None) -> RecordedRun:

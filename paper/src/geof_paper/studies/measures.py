@@ -1,4 +1,4 @@
-r"""What is computed on a trained model besides its scores, one function per study.
+r"""What is computed on a trained network besides its scores, one function per study.
 
 A measure takes a finished run and its data and returns plain JSON values. Everything runs in
 float64: the quantities are differences of nearly equal states.
@@ -119,18 +119,23 @@ def _test_accuracy(opened: Opened, start: CoupledState) -> float:
     return accuracy(logits[nodes], opened.task.data.graph.y[nodes])
 
 
-def _output_from(model: GeoF, inputs: GraphInputs, state: CoupledState) -> Tensor:
+def _output_from(model: GeoF, inputs: GraphInputs, start: CoupledState) -> Tensor:
     """Return what ``evolve`` returns as output, from a given initial state."""
-    environments = [model.environment(*state)]
-    for step in range(model.steps):
-        following, _ = model.step(state, inputs.edges, inputs.signature, step)
-        state = model.refined(following, step)
-        environments.append(model.environment(*state))
+    environments = [model.environment(*state) for state in _trajectory(model, inputs, start)]
     return torch.cat(environments, dim=-1) if model.outputs == "all" else environments[-1]
 
 
+def _trajectory(model: GeoF, inputs: GraphInputs, start: CoupledState) -> list[CoupledState]:
+    """Return all states from an initial one on."""
+    states = [start]
+    for step in range(model.steps):
+        following, _ = model.step(states[-1], inputs.edges, inputs.signature, step)
+        states.append(model.refined(following, step))
+    return states
+
+
 def measure_theory(run: Run, data: NodeGraph | GraphSet) -> dict[str, Any]:
-    """Put the constants of Lemma 1 and Proposition 3 beside what the trained model does.
+    """Put the constants of Lemma 1 and Proposition 3 beside what the trained network does.
 
     Returns:
         ``frames``, ``step`` and ``fixed_point``, each with bounds and observations; ``None`` for a
@@ -138,21 +143,13 @@ def measure_theory(run: Run, data: NodeGraph | GraphSet) -> dict[str, Any]:
     """
     opened = _open_nodes(run, data, "theory")
     with torch.no_grad():
-        states = _trajectory(opened)
+        start = opened.model.initial_state(opened.inputs.x, opened.inputs.signature)
+        states = _trajectory(opened.model, opened.inputs, start)
         return {
             "frames": _frames(opened.model, states),
             "step": _step(opened, states),
             "fixed_point": _fixed_point(opened, states[-2]),
         }
-
-
-def _trajectory(opened: Opened) -> list[CoupledState]:
-    model, inputs = opened.model, opened.inputs
-    states = [model.initial_state(inputs.x, inputs.signature)]
-    for step in range(model.steps):
-        following, _ = model.step(states[-1], inputs.edges, inputs.signature, step)
-        states.append(model.refined(following, step))
-    return states
 
 
 def _frames(model: GeoF, states: list[CoupledState]) -> dict[str, float | None]:
@@ -324,7 +321,7 @@ def measure_map(run: Run, data: NodeGraph | GraphSet) -> dict[str, Any]:
 
     Returns:
         ``states``: silhouette and purity (share of the ten nearest neighbours with a node's class)
-        of the encoder's states; for GeoF also ``off``: the same with the correction off
+        of the method's states; for GeoF also ``off``: the same with the correction off
         (:math:`\gamma = 0`) in the same checkpoint, both accuracies on the test part, and mean and
         deviation of :math:`\log\det L_i`.
     """

@@ -1,4 +1,4 @@
-"""Small data and settings in place of benchmarks and presets."""
+"""Small data and options in place of benchmarks and presets."""
 
 from paper.tests.stand_ins import small_presets, tiny
 
