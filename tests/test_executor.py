@@ -80,6 +80,9 @@ def act(job, should_stop):
             Path(rest[0]).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return "second time"
+    if name == "stubborn":
+        Path(rest[0], f"begun-{os.getpid()}").touch()
+        time.sleep(60)
     if name == "work":
         return work(Path(rest[0]), should_stop)
     raise AssertionError(name)
@@ -286,19 +289,28 @@ def test_a_run_broken_off_lets_workers_save_and_leaves_none(tmp_path):
     assert len(names(tmp_path, "saved-*")) == 1
 
 
-def test_a_second_interruption_does_not_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 60.0)
-    begun = []
-
+def test_a_second_interruption_does_not_wait(tmp_path):
     def should_stop():
         if names(tmp_path, "begun-*"):
-            begun.append(1)
             raise KeyboardInterrupt
         return False
 
+    began = time.monotonic()
     with no_process_left(), pytest.raises(KeyboardInterrupt):
-        run(Processes(1), [("work", str(tmp_path))], should_stop=should_stop)
-    assert begun
+        run(Processes(1), [("stubborn", str(tmp_path))], should_stop=should_stop)
+    assert time.monotonic() - began < module._PATIENCE_SECONDS
+
+
+def test_who_does_not_stop_is_killed_when_patience_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.1)
+
+    def jobs():
+        yield ("stubborn", str(tmp_path))
+        wait_for(lambda: names(tmp_path, "begun-*"))
+        raise GeofError("no more")
+
+    with no_process_left(), pytest.raises(GeofError, match="no more"):
+        run(Processes(2), jobs())
 
 
 def test_a_worker_asked_to_end_saves_and_its_job_goes_on_elsewhere(tmp_path):
@@ -317,18 +329,79 @@ def test_a_worker_asked_to_end_saves_and_its_job_goes_on_elsewhere(tmp_path):
     assert len(names(tmp_path, "saved-*")) == 2
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_do_not_outlive_their_parent(number, tmp_path):
-    mark = f"GEOF_TEST_MARK={uuid.uuid4()}"
-    code = (
-        "from geof.executor import Processes\n"
-        "from tests.test_executor import act\n"
-        f"jobs = [('work', {str(tmp_path)!r})] * 2\n"
-        "print(list(Processes(2).run(act, jobs)))\n"
-    )
+SLOW_START = """
+import sys, time
+from geof.cli.interrupts import stop_requests
+from geof.executor import Processes
+from tests.test_executor import SlowToLoad
+
+def jobs():
+    print("begun", flush=True)
+    yield "job"
+
+with stop_requests() as should_stop:
+    ((job, outcome),) = Processes(1).run(SlowToLoad(), jobs(), should_stop=should_stop)
+print(type(outcome.error).__name__)
+"""
+
+
+class SlowToLoad:
+    """A function that takes as long to be read as what it imports."""
+
+    def __call__(self, job, should_stop):
+        return work(Path.cwd(), should_stop)
+
+    def __setstate__(self, state):
+        time.sleep(0.5)
+
+    def __getstate__(self):
+        return {"something": 1}
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3])
+def test_a_worker_is_deaf_to_the_terminal_from_the_beginning(seconds, tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", SLOW_START],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout.readline() == "begun\n"
+        time.sleep(seconds)  # the worker starts, then reads its function
+        os.killpg(parent.pid, signal.SIGINT)
+        out, said = parent.communicate(timeout=30)
+    assert out == "StoppedError\n"
+    assert "Traceback" not in said
+    assert len(names(tmp_path, "saved-*")) == 1
+
+
+PARENT = """
+import os, sys, time
+from geof.executor import Processes
+from tests.test_executor import act
+
+def jobs():
+    yield "work", sys.argv[1]
+    if len(sys.argv) > 2 and os.fork() == 0:  # it has the pipe of the first worker, too
+        time.sleep(3)
+        os._exit(0)
+    yield "work", sys.argv[1]
+
+list(Processes(2).run(act, jobs()))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
+@pytest.mark.parametrize(
+    ("number", "more"), [(signal.SIGKILL, []), (signal.SIGTERM, []), (signal.SIGKILL, ["fork"])]
+)
+def test_workers_do_not_outlive_their_parent(number, more, tmp_path):
+    mark = f"GEOF_TEST_MARK={uuid.uuid4()}"
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), *more],
         cwd=ROOT,
         env={**os.environ, **dict([mark.split("=")]), "OMP_NUM_THREADS": "1"},
         start_new_session=True,
@@ -337,5 +410,5 @@ def test_workers_do_not_outlive_their_parent(number, tmp_path):
         assert len(marked(mark)) >= 3
         parent.send_signal(number)
         parent.wait()
+    wait_for(lambda: len(names(tmp_path, "saved-*")) == 2, 2.5)
     wait_for(lambda: not marked(mark), 5)
-    assert len(names(tmp_path, "saved-*")) == 2

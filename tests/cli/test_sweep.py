@@ -226,6 +226,8 @@ def test_folders_that_do_not_fit_are_refused(source, capsys):
     assert main(["sweep", "space.yaml", *source, *words, "--out", "S"]) == 0
     assert main(["sweep", "grid.yaml", *source, *words, "--seed", "1", "--out", "S"]) == 1
     assert "was begun with (other: space.yaml, seed)" in capsys.readouterr().err
+    assert main(["sweep", "space.yaml", *source, *words, "clip=1", "--out", "S"]) == 1
+    assert "was begun with (other: config.yaml)" in capsys.readouterr().err
     assert main(["sweep", "--resume", "S", "--seed", "0"]) == 1
     assert "no 'seed' beside '--resume STUDY'" in capsys.readouterr().err
     with Study.read(Path("S")).held():

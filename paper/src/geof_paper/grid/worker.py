@@ -175,8 +175,7 @@ class _Session:
         """Return whether a cell would end before the deadline, as far as is known."""
         if self.deadline is None:
             return True
-        left = self.deadline - time.monotonic()
-        return left > 0 and (self.grid.seconds(cell) or 0.0) <= left
+        return (self.grid.seconds(cell) or 0.0) < self.deadline - time.monotonic()
 
     def _take(self, cell: Cell, outcome: Outcome[Report]) -> None:
         """Say and record what came of a cell."""
