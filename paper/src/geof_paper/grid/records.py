@@ -41,33 +41,38 @@ RowKey: TypeAlias = tuple[str, str, str, tuple[str, ...], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailedRun:
-    """A run that did not come to its end.
+class AnyRun:
+    """What decides a run.
 
     Attributes:
         row: Which method on which benchmark.
         split: Number of the split.
         revision: Of the method.
         options: Those that differ from the defaults of the code.
-        failure: What was said, and in which epoch if one had begun.
     """
 
     row: Row
     split: str
     revision: int
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedRun(AnyRun):
+    """A run that did not come to its end.
+
+    Attributes:
+        failure: What was said, and in which epoch if one had begun.
+    """
+
     failure: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedRun:
+class RecordedRun(AnyRun):
     """A run that came to its end.
 
     Attributes:
-        row: Which method on which benchmark.
-        split: Number of the split.
-        revision: Of the method.
-        options: Those that differ from the defaults of the code.
         content_hash: Of the data; ``None`` where it was not noted.
         split_hash: Of the split's content.
         seed: What parameters and order were drawn from.
@@ -89,10 +94,6 @@ class RecordedRun:
         stale: Why nothing vouches for it, where that was found once and for all.
     """
 
-    row: Row
-    split: str
-    revision: int
-    options: Mapping[str, Any] = field(default_factory=dict)
     content_hash: str | None = None
     split_hash: str
     seed: int
@@ -117,9 +118,6 @@ class RecordedRun:
     def seconds(self) -> float:
         """What all epochs took."""
         return self.seconds_per_epoch * self.epochs
-
-
-AnyRun: TypeAlias = RecordedRun | FailedRun
 
 
 @dataclass(frozen=True)
