@@ -11,6 +11,7 @@ from geof.kernels.factored import factored_statistics
 from geof.kernels.interface import Backend, Request, Statistic, Support
 from geof.kernels.library import LARGEST_BLOCK, find_library
 from geof.kernels.native import native_environment, native_fused_step, native_statistics
+from geof.kernels.native_arguments import STATISTIC_CODES
 from geof.kernels.reference import reference_statistics
 
 PRECISE = torch.float32, torch.float64
@@ -40,6 +41,8 @@ def _supported_by_native(request: Request) -> Support:
         return Support(f"made for the CPU (got tensors on {request.device})", ConfigError)
     if request.dtype not in (None, *PRECISE):
         return Support(f"made for float32 or float64 (got {request.dtype})", DtypeError)
+    if request.statistic not in STATISTIC_CODES:
+        return Support(f"not made for the statistic {request.statistic!r}", ConfigError)
     return Support()
 
 

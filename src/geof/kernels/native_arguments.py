@@ -44,7 +44,7 @@ class StatisticCode(IntEnum):
     MEAN = 3
 
 
-_CODES: dict[Statistic | None, StatisticCode] = {
+STATISTIC_CODES: dict[Statistic | None, StatisticCode] = {
     None: StatisticCode.NONE,
     "full": StatisticCode.FULL,
     "diagonal": StatisticCode.DIAGONAL,
@@ -103,7 +103,7 @@ def step_options(spec: StepSpec, evolution: Evolution | None = None) -> StepOpti
     """Return the scalars of a step, with or without those of its update."""
     schedule = spec.schedule
     options = StepOptions(
-        _CODES[spec.statistic],
+        STATISTIC_CODES[spec.statistic],
         spec.frame_transport,
         schedule.retries,
         spec.temperature,
