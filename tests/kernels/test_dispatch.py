@@ -122,10 +122,9 @@ def test_large_blocks_under_auto_train():
     assert conv.controller.hidden.weight.grad.isfinite().all()
 
 
+@needs_native
 def test_a_statistic_the_kernels_do_not_know_goes_to_torch():
     """So that a new one needs no compiled code to be tried."""
-    if "native" not in BACKENDS:
-        pytest.skip("the native kernels are not built here")
     assert resolve_backend("auto", 4, statistic="isotropic").name == "torch"
     assert resolve_backend("auto", 4, statistic="diagonal").name == "native"
     with pytest.raises(ConfigError, match="not made for the statistic 'isotropic'"):
