@@ -14,9 +14,19 @@ import math
 import types
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -29,6 +39,17 @@ Count = Annotated[int, Field(ge=1)]
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 """A probability of dropping something."""
+
+Positive = Annotated[float, Field(gt=0)]
+"""A number above zero."""
+
+NonNegative = Annotated[float, Field(ge=0)]
+"""A weight, a strength: zero or more."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+"""A part of a whole."""
+
+P = ParamSpec("P")
 
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -125,6 +146,31 @@ def arguments(function: Callable[..., object]) -> dict[str, Option]:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
+
+
+def checked(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorate a constructor: options it is given are checked against their annotations.
+
+    The options are its keyword-only arguments. So a class refuses in Python what a config refuses,
+    and types and ranges stand in one place.
+
+    >>> class Layer:
+    ...     @checked
+    ...     def __init__(self, *, width: Count = 8) -> None:
+    ...         self.width = width
+    >>> Layer(width=0)
+    Traceback (most recent call last):
+    geof.errors.ConfigError: Expected 'width' to be an integer >= 1 (got 0).
+    """
+
+    @wraps(init)
+    def checked_init(*given: P.args, **options: P.kwargs) -> None:
+        own = arguments(init)
+        for name in options.keys() & own.keys():
+            options[name] = own[name].check(options[name])
+        init(*given, **options)
+
+    return checked_init
 
 
 def require_known(names: Collection[str], valid: Collection[str], place: str = "") -> None:

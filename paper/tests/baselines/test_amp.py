@@ -304,7 +304,7 @@ def test_readouts_by_hand(mixture):
 
 def test_a_readout_that_is_too_shallow_says_so():
     given = inputs()
-    with pytest.raises(ConfigError, match=r"'readout.max_depth'.*'model.max_depth'"):
+    with pytest.raises(ConfigError, match=r"'readout.max_depth'.*'options.max_depth'"):
         read(AMPNodeReadout, max_depth=2)(build()(given), given)
 
 

@@ -12,11 +12,11 @@ from geof.errors import DataError
 from geof.methods.interface import GraphInputs
 from geof_paper.baselines import spectrum as module
 from geof_paper.baselines.blocks import Blocks
-from geof_paper.baselines.spectrum import Spectrum, SpectrumSettings, graph_spectrum, kept_spectra
+from geof_paper.baselines.spectrum import Spectrum, SpectrumOptions, cached_spectra, graph_spectrum
 from tests.graphs import random_sample
 
-NODE = SpectrumSettings(loops=False, share=0.3, eigenpairs=256, rescale=False)
-GRAPH = SpectrumSettings(loops=True, share=1.0, eigenpairs=256, rescale=True)
+NODE = SpectrumOptions(loops=False, share=0.3, eigenpairs=256, rescale=False)
+GRAPH = SpectrumOptions(loops=True, share=1.0, eigenpairs=256, rescale=True)
 
 
 def laplacian(edge_index: torch.Tensor, nodes: int, loops: bool) -> torch.Tensor:
@@ -61,7 +61,7 @@ def ring(nodes: int) -> torch.Tensor:
 def test_the_smallest_pairs_of_the_laplacian(seed, loops):
     """Directed edges, repeats, self-loops, several components and isolated nodes."""
     _, edge_index, _ = random_sample(seed, nodes=20, edges=17)
-    settings = SpectrumSettings(loops=loops, share=0.75, eigenpairs=256, rescale=False)
+    settings = SpectrumOptions(loops=loops, share=0.75, eigenpairs=256, rescale=False)
     found = graph_spectrum(edge_index, 20, settings)
     L = laplacian(edge_index, 20, loops)
     values, vectors = torch.linalg.eigh(L)
@@ -100,7 +100,7 @@ def test_a_cut_never_splits_an_eigenspace():
     kept = {
         count: len(
             graph_spectrum(
-                ring(12), 12, SpectrumSettings(False, 1.0, eigenpairs=count, rescale=False)
+                ring(12), 12, SpectrumOptions(False, 1.0, eigenpairs=count, rescale=False)
             ).values
         )
         for count in range(1, 13)
@@ -121,7 +121,7 @@ def test_without_edges_there_is_only_the_null_space(nodes, settings):
 def test_lanczos_finds_the_same(monkeypatch, settings):
     _, edge_index, _ = random_sample(0, nodes=150, edges=260)
     edge_index = edge_index % 140  # ten nodes alone
-    settings = SpectrumSettings(settings.loops, settings.share, 20, settings.rescale)
+    settings = SpectrumOptions(settings.loops, settings.share, 20, settings.rescale)
     dense = graph_spectrum(edge_index, 150, settings)
     monkeypatch.setattr(module, "DENSE_NODES", 30)
     sparse = graph_spectrum(edge_index, 150, settings)
@@ -130,7 +130,7 @@ def test_lanczos_finds_the_same(monkeypatch, settings):
     torch.testing.assert_close(projector(sparse), projector(dense), rtol=0, atol=1e-8)
     again = graph_spectrum(edge_index, 150, settings)
     assert torch.equal(again.vectors, sparse.vectors)
-    unlimited = SpectrumSettings(settings.loops, 1.0, None, settings.rescale)
+    unlimited = SpectrumOptions(settings.loops, 1.0, None, settings.rescale)
     whole = projector(graph_spectrum(edge_index, 150, unlimited))
     torch.testing.assert_close(whole, torch.eye(150).double())
 
@@ -166,7 +166,7 @@ def test_spectra_are_kept_with_their_graphs(monkeypatch):
     caches = [Cache(), Cache(), Cache()]
     order = torch.randperm(15, generator=torch.Generator().manual_seed(0))
     given = GraphInputs.build(*batch_of(graphs, order), caches=caches)
-    spectra = kept_spectra(given, GRAPH)
+    spectra = cached_spectra(given, GRAPH)
     for found, (x, edge_index, _), g in zip(spectra, graphs, range(3), strict=True):
         # Nodes of a graph are numbered in the order of the batch.
         own = order[given.batch == g] - sum(len(y[0]) for y in graphs[:g])
@@ -175,7 +175,7 @@ def test_spectra_are_kept_with_their_graphs(monkeypatch):
         assert torch.equal(found.vectors, alone.vectors)
     monkeypatch.setattr(module, "graph_spectrum", None)
     other = GraphInputs.build(*batch_of([graphs[2], graphs[0]]), caches=[caches[2], caches[0]])
-    again = kept_spectra(other, GRAPH)
+    again = cached_spectra(other, GRAPH)
     assert again[0] is spectra[2]
     assert again[1] is spectra[0]
 
@@ -184,16 +184,16 @@ def test_a_large_graph_is_solved_once_per_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("GEOF_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "DENSE_NODES", 20)
     x, edge_index, u = random_sample(0, nodes=60, edges=150)
-    settings = SpectrumSettings(loops=False, share=0.3, eigenpairs=8, rescale=False)
-    (first,) = kept_spectra(GraphInputs.build(x, edge_index, u), settings)
+    settings = SpectrumOptions(loops=False, share=0.3, eigenpairs=8, rescale=False)
+    (first,) = cached_spectra(GraphInputs.build(x, edge_index, u), settings)
     assert not any(tmp_path.iterdir())  # a graph that may be a sample leaves nothing behind
-    kept_spectra(GraphInputs.build(x, edge_index, u), settings, on_disk=True)
+    cached_spectra(GraphInputs.build(x, edge_index, u), settings, on_disk=True)
     monkeypatch.setattr(module, "graph_spectrum", None)
-    (again,) = kept_spectra(GraphInputs.build(x, edge_index, u), settings, on_disk=True)
+    (again,) = cached_spectra(GraphInputs.build(x, edge_index, u), settings, on_disk=True)
     assert torch.equal(again.vectors, first.vectors)
     assert again.components == first.components
     with pytest.raises(TypeError):  # other edges, other eigenpairs
-        kept_spectra(GraphInputs.build(x, edge_index[:, 1:], u), settings, on_disk=True)
+        cached_spectra(GraphInputs.build(x, edge_index[:, 1:], u), settings, on_disk=True)
 
 
 def test_a_sample_counts_in_both_directions():
@@ -201,7 +201,7 @@ def test_a_sample_counts_in_both_directions():
     batch = next(NeighbourSampler(edge_index, 30, [2, 2], batch_size=5, seed=1).batches(epoch=0))
     nodes = len(batch.n_id)
     given = GraphInputs.build(x[batch.n_id], batch.edge_index, u[batch.n_id])
-    (found,) = kept_spectra(given, SpectrumSettings(False, 1.0, 256, False))
+    (found,) = cached_spectra(given, SpectrumOptions(False, 1.0, 256, False))
     L = laplacian(batch.edge_index, nodes, loops=False)
     torch.testing.assert_close(L @ found.vectors, found.vectors * found.values)
 

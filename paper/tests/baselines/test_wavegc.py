@@ -12,11 +12,11 @@ from torch_geometric.utils import to_undirected
 
 from geof.methods.interface import GraphInputs
 from geof.testing import MethodTestCase, assert_same, draw_parameters
-from geof_paper.baselines.spectrum import Spectrum, SpectrumSettings, graph_spectrum
+from geof_paper.baselines.spectrum import Spectrum, SpectrumOptions, graph_spectrum
 from geof_paper.baselines.wavegc import SpectralBasis, WaveGC, tight_frame
 from tests.graphs import random_sample
 
-ALL = SpectrumSettings(loops=False, share=1.0, eigenpairs=256, rescale=False)
+ALL = SpectrumOptions(loops=False, share=1.0, eigenpairs=256, rescale=False)
 
 
 def graph(seed: int = 0, nodes: int = 14, edges: int = 18):
@@ -195,7 +195,7 @@ def test_one_token_stands_for_all_zeros():
 
 def test_low_rank_application_is_the_dense_wavelet_matrix():
     given = inputs(nodes=24, edges=40)
-    settings = SpectrumSettings(loops=False, share=0.6, eigenpairs=256, rescale=False)
+    settings = SpectrumOptions(loops=False, share=0.6, eigenpairs=256, rescale=False)
     basis = SpectralBasis.of(given, settings)
     (generator,) = build().filters
     frame = generator(basis)
@@ -259,8 +259,8 @@ def test_wavegc_by_hand(options):
 
 
 def test_the_variant_follows_the_task():
-    node = SpectrumSettings(loops=False, share=0.3, eigenpairs=256, rescale=False)
-    whole = SpectrumSettings(loops=True, share=1.0, eigenpairs=256, rescale=True)
+    node = SpectrumOptions(loops=False, share=0.3, eigenpairs=256, rescale=False)
+    whole = SpectrumOptions(loops=True, share=1.0, eigenpairs=256, rescale=True)
     assert build(task="node").spectrum == build(task="link").spectrum == node
     assert build(task="graph").spectrum == build(variant="graph").spectrum == whole
     assert build(task="graph", variant="node").spectrum == node

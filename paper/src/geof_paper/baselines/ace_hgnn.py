@@ -68,17 +68,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from geof.errors import NonFiniteError
 from geof.methods.interface import Encoding, GraphInputs, TrainingView
 from geof.methods.registry import Method, register
-from geof.options import require_number, require_positive
+from geof.options import Count, NonNegative, Probability, Share, checked
 from geof_paper.baselines.hgcn import (
     Activation,
     HyperbolicLinkReadout,
@@ -145,45 +146,30 @@ class ACEHGNN(nn.Module):
     kappa: Tensor
     kappa_epoch: Tensor
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
-        hidden_channels: int = 16,
-        dropout: float = 0.0,
+        hidden_channels: Count = 16,
+        dropout: Probability = 0.0,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         activation: Activation = "relu",
-        curvature: float = 1.0,
-        step: float = 0.2,
-        search_from: int = 50,
-        q_rate: float = 0.5,
-        q_discount: float = 0.9,
-        exploration: float = 0.9,
-        exploration_decay: float = 0.999,
-        exploration_floor: float = 0.1,
-        window: int = 30,
-        tolerance: float = 0.03,
-        refresh: int = 5,
-        capacity: int = 512,
+        curvature: Annotated[float, Field(ge=CURVATURES[0], le=CURVATURES[1])] = 1.0,
+        step: Annotated[float, Field(gt=0, le=1)] = 0.2,
+        search_from: Count = 50,
+        q_rate: Annotated[float, Field(gt=0, le=1)] = 0.5,
+        q_discount: Probability = 0.9,
+        exploration: Share = 0.9,
+        exploration_decay: Annotated[float, Field(gt=0, le=1)] = 0.999,
+        exploration_floor: Share = 0.1,
+        window: Count = 30,
+        tolerance: NonNegative = 0.03,
+        refresh: Count = 5,
+        capacity: Annotated[int, Field(ge=2)] = 512,
     ) -> None:
         super().__init__()
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_number("curvature", curvature, least=CURVATURES[0], most=CURVATURES[1])
-        require_number("step", step, above=0, most=1)
-        require_number("q_rate", q_rate, above=0, most=1)
-        require_number("q_discount", q_discount, least=0, below=1)
-        require_number("exploration", exploration, least=0, most=1)
-        require_number("exploration_decay", exploration_decay, above=0, most=1)
-        require_number("exploration_floor", exploration_floor, least=0, most=1)
-        require_number("tolerance", tolerance, least=0)
-        for name, value in (
-            ("search_from", search_from),
-            ("window", window),
-            ("refresh", refresh),
-        ):
-            require_positive(name, value)
-        require_positive("capacity", capacity, least=2)
         self.scale_features, self.feature_dropout = scale_features, feature_dropout
         self.step, self.search_from, self.refresh = step, search_from, refresh
         self.q_rate, self.q_discount = q_rate, q_discount
@@ -215,9 +201,7 @@ class ACEHGNN(nn.Module):
         return self._encode(inputs, self.curvature)
 
     def _encode(self, inputs: GraphInputs, curvature: Tensor) -> Encoding:
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
+        x = input_features(self, inputs)
         first, last = curvature.clone().unbind()  # the buffer changes before backward may be done
         return Encoding(run_layers(self.layers, x, inputs, (first, last, last)), context=last)
 
@@ -380,7 +364,7 @@ class _Walks:
     @classmethod
     def of(cls, inputs: GraphInputs) -> _Walks:
         """Return the walks of a graph, made once."""
-        return inputs.cached(cls, lambda: cls._make(inputs))
+        return inputs.cached(cls._make, lambda: cls._make(inputs))
 
     @classmethod
     def _make(cls, inputs: GraphInputs) -> _Walks:

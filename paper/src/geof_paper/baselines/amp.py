@@ -57,9 +57,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
@@ -69,7 +70,12 @@ from geof.methods.interface import Encoding, GraphInputs, Outputs
 from geof.methods.registry import Method, register
 from geof.nn.readout import pair_features
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Positive,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import adjacency, input_features, normalised_adjacency
 from geof_paper.presets import PRESETS
@@ -105,38 +111,28 @@ class AMP(nn.Module):
             probabilities do in the published graph tasks.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         signature_channels: int = 0,
         *,
-        hidden_channels: int = 64,
-        max_depth: int = 20,
+        hidden_channels: Count = 64,
+        max_depth: Count = 20,
         convolution: Convolution = "gcn",
         filter: Filter = "embeddings",
         depth_law: DepthLaw = "folded-normal",
-        depth: float = 5.0,
+        depth: Positive = 5.0,
         spread: float = 1.0,
-        quantile: float = 0.99,
-        weight_prior: float | None = None,
-        depth_prior: float | None = None,
-        observations: int | None = None,
+        quantile: Annotated[float, Field(gt=0, lt=1)] = 0.99,
+        weight_prior: Positive | None = None,
+        depth_prior: Positive | None = None,
+        observations: Count | None = None,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         use_signature: bool = False,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("max_depth", max_depth)
-        require_option("convolution", convolution, get_args(Convolution))
-        require_option("filter", filter, get_args(Filter))
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        if weight_prior is not None:
-            require_number("weight_prior", weight_prior, above=0)
-        if depth_prior is not None:
-            require_number("depth_prior", depth_prior, above=0)
-        if observations is not None:
-            require_positive("observations", observations)
         self.weight_prior, self.depth_prior = weight_prior, depth_prior
         self.observations = observations
         self.scale_features, self.feature_dropout = scale_features, feature_dropout
@@ -156,12 +152,7 @@ class AMP(nn.Module):
     def forward(self, inputs: GraphInputs) -> Encoding:
         """Return the mixture of all layers' states; layers and probabilities are its context."""
         q = self.depths()
-        x = input_features(
-            inputs,
-            scale=self.scale_features,
-            dropout=self.feature_dropout,
-            training=self.training,
-        )
+        x = input_features(self, inputs)
         h = self.first(x)
         if self.use_signature:
             h = h + self.signature(inputs.signature)
@@ -253,10 +244,6 @@ class DepthDistribution(nn.Module):
         self, max_depth: int, *, law: DepthLaw, depth: float, spread: float, quantile: float
     ) -> None:
         super().__init__()
-        require_option("depth_law", law, get_args(DepthLaw))
-        require_number("depth", depth, above=0)
-        require_number("spread", spread)
-        require_number("quantile", quantile, above=0, below=1)
         self.max_depth, self.law, self.quantile = max_depth, law, quantile
         if law == "poisson":
             self.rate = nn.Parameter(torch.tensor(_inverse_softplus(depth)))
@@ -331,7 +318,7 @@ class Depths:
     Attributes:
         states: :math:`h^1, h^2, ...`, as many as are in use.
         q: Their probabilities.
-        prior: The encoder's terms.
+        prior: The method's own terms.
         weight_prior: :math:`\sigma_\theta`, the prior of the readouts' weights too.
     """
 
@@ -377,34 +364,37 @@ class DepthReadout(nn.Module):
     """One MLP per layer, and the mixture of what they say.
 
     Args:
-        in_channels: Width of an MLP's input.
-        hidden_channels: Its hidden width.
-        out_channels: Width of its output.
-        max_depth: How many; at least the encoder's.
+        in_channels: Width of the states.
+        num_classes: Width of an MLP's output; not read for pairs, which have one logit.
+        hidden_channels: Of the MLPs (default: half of ``in_channels``, the published).
+        max_depth: How many MLPs; at least ``options.max_depth``.
         num_layers: Linear maps of an MLP.
         dropout: Before every linear map but the first.
         mixture: ``"distributions"`` as in the paper or ``"outputs"`` as in its code.
     """
 
+    PER_STATE: ClassVar[int] = 1
+    """Width of an MLP's input, in widths of the states."""
+
+    ONE_LOGIT: ClassVar[bool] = False
+
+    @checked
     def __init__(
         self,
         in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
+        num_classes: int = 1,
         *,
-        max_depth: int,
-        num_layers: int,
-        dropout: float,
-        mixture: Mixture,
+        hidden_channels: Count | None = None,
+        max_depth: Count = 20,
+        num_layers: Count = 2,
+        dropout: Probability = 0.0,
+        mixture: Mixture = "distributions",
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("max_depth", max_depth)
-        require_positive("num_layers", num_layers)
-        require_number("dropout", dropout, least=0, below=1)
-        require_option("mixture", mixture, get_args(Mixture))
         self.mixture = mixture
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        hidden = max(in_channels // 2, 1) if hidden_channels is None else hidden_channels
+        last = 1 if self.ONE_LOGIT else num_classes
+        widths = [self.PER_STATE * in_channels, *[hidden] * (num_layers - 1), last]
         self.mlps = nn.ModuleList(_mlp(widths, dropout) for _ in range(max_depth))
 
     def readouts(self, depths: Depths) -> list[nn.Module]:
@@ -416,7 +406,7 @@ class DepthReadout(nn.Module):
         if len(depths.states) > len(self.mlps):
             raise ConfigError(
                 f"Expected 'readout.max_depth' of at least the depth {len(depths.states)} (got "
-                f"{len(self.mlps)}). Give it the value of 'model.max_depth'."
+                f"{len(self.mlps)}). Give it the value of 'options.max_depth'."
             )
         return list(self.mlps)[: len(depths.states)]
 
@@ -424,7 +414,7 @@ class DepthReadout(nn.Module):
         """Return the mixture (e) and the terms of (d).
 
         Args:
-            depths: Of the encoder.
+            depths: Those in use.
             features: Inputs of the MLPs.
             items: How many items the step sees.
             pairs: Whether the outputs are logits of one yes or no.
@@ -466,38 +456,7 @@ def mixture_of(q: Tensor, logits: list[Tensor], mixture: Mixture = "distribution
 
 
 class AMPNodeReadout(DepthReadout):
-    """Class logits per node, from one MLP per layer.
-
-    Args:
-        in_channels: Width of the states.
-        num_classes: Number of classes.
-        hidden_channels: Of the MLPs (default: half of ``in_channels``, the published).
-        max_depth: How many MLPs; at least ``model.max_depth``.
-        num_layers: Linear maps of an MLP.
-        dropout: Inside the MLPs.
-        mixture: ``"distributions"`` as in the paper or ``"outputs"`` as in its code.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        num_classes: int,
-        *,
-        hidden_channels: int | None = None,
-        max_depth: int = 20,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        mixture: Mixture = "distributions",
-    ) -> None:
-        super().__init__(
-            in_channels,
-            _half(in_channels) if hidden_channels is None else hidden_channels,
-            num_classes,
-            max_depth=max_depth,
-            num_layers=num_layers,
-            dropout=dropout,
-            mixture=mixture,
-        )
+    """Class logits per node, from one MLP per layer; options as :class:`DepthReadout`."""
 
     def forward(
         self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor | None = None
@@ -510,31 +469,27 @@ class AMPNodeReadout(DepthReadout):
 class AMPGraphReadout(DepthReadout):
     """Class logits per graph: sum, maximum and mean of each layer's states, then its MLP.
 
-    Args:
-        in_channels: Width of the states.
-        num_classes: Number of classes.
-        hidden_channels: Of the MLPs (default: half of ``in_channels``).
-        max_depth: How many MLPs; at least ``model.max_depth``.
-        num_layers: Linear maps of an MLP; published 3.
-        dropout: Inside the MLPs; published 0.1.
-        mixture: ``"distributions"`` as in the paper or ``"outputs"`` as in its code.
+    Options as :class:`DepthReadout`, with the three maps and the dropout published for graphs.
     """
 
+    PER_STATE = 3
+
+    @checked
     def __init__(
         self,
         in_channels: int,
         num_classes: int,
         *,
-        hidden_channels: int | None = None,
-        max_depth: int = 20,
-        num_layers: int = 3,
-        dropout: float = 0.1,
+        hidden_channels: Count | None = None,
+        max_depth: Count = 20,
+        num_layers: Count = 3,
+        dropout: Probability = 0.1,
         mixture: Mixture = "distributions",
     ) -> None:
         super().__init__(
-            3 * in_channels,
-            _half(in_channels) if hidden_channels is None else hidden_channels,
+            in_channels,
             num_classes,
+            hidden_channels=hidden_channels,
             max_depth=max_depth,
             num_layers=num_layers,
             dropout=dropout,
@@ -560,44 +515,17 @@ class AMPGraphReadout(DepthReadout):
 class AMPLinkReadout(DepthReadout):
     r"""One logit per pair, from :math:`[h_u \odot h_v \| |h_u - h_v|]` and an MLP per layer.
 
-    Args:
-        in_channels: Width of the states.
-        hidden_channels: Of the MLPs (default: half of ``in_channels``).
-        max_depth: How many MLPs; at least ``model.max_depth``.
-        num_layers: Linear maps of an MLP.
-        dropout: Inside the MLPs.
-        mixture: ``"distributions"`` as in the paper or ``"outputs"`` as in its code.
+    Options as :class:`DepthReadout`.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        *,
-        hidden_channels: int | None = None,
-        max_depth: int = 20,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        mixture: Mixture = "distributions",
-    ) -> None:
-        super().__init__(
-            2 * in_channels,
-            _half(in_channels) if hidden_channels is None else hidden_channels,
-            1,
-            max_depth=max_depth,
-            num_layers=num_layers,
-            dropout=dropout,
-            mixture=mixture,
-        )
+    PER_STATE = 2
+    ONE_LOGIT = True
 
     def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Outputs:
         """Return the pairs' outputs."""
         depths: Depths = encoding.context
         features = [pair_features(h, pairs) for h in depths.states]
         return self.mixed(depths, features, pairs.size(1), pairs=True)
-
-
-def _half(channels: int) -> int:
-    return max(channels // 2, 1)
 
 
 register(

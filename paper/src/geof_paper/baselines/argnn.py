@@ -51,7 +51,7 @@ Where this knowingly differs from the public code:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,15 @@ from geof.kernels import Neighbourhoods
 from geof.methods.interface import Encoding, GraphInputs, Outputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    NonNegative,
+    Positive,
+    Probability,
+    Share,
+    checked,
+    require_positive,
+)
 from geof_paper.baselines.edge_products import edge_dots, weighted_sum
 from geof_paper.baselines.sparse import input_features
 from geof_paper.presets import PRESETS
@@ -259,34 +267,26 @@ class ARGNN(nn.Module):
         feature_dropout: Of the input features.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         task: TaskKind,
         *,
-        hidden_channels: int = 128,
-        metric_channels: int = 128,
+        hidden_channels: Count = 128,
+        metric_channels: Count = 128,
         num_layers: int = 3,
-        dropout: float = 0.2,
-        metric_penalty: float = 0.01,
-        smoothness_penalty: float = 0.001,
-        ricci_penalty: float = 0.0,
+        dropout: Probability = 0.2,
+        metric_penalty: NonNegative = 0.01,
+        smoothness_penalty: NonNegative = 0.001,
+        ricci_penalty: NonNegative = 0.0,
         penalties: Penalties = "code",
-        homophily: float = 0.5,
+        homophily: Share = 0.5,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("metric_channels", metric_channels)
         require_positive("num_layers", num_layers, least=2 if task == "link" else 1)
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("metric_penalty", metric_penalty, least=0)
-        require_number("smoothness_penalty", smoothness_penalty, least=0)
-        require_number("ricci_penalty", ricci_penalty, least=0)
-        require_option("penalties", penalties, get_args(Penalties))
-        require_number("homophily", homophily, least=0, most=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
         self.task, self.num_layers, self.dropout = task, num_layers, dropout
         self.weights = PenaltyWeights(metric_penalty, smoothness_penalty, ricci_penalty)
         self.penalties, self.homophily = penalties, homophily
@@ -301,9 +301,7 @@ class ARGNN(nn.Module):
 
     def forward(self, inputs: GraphInputs) -> Encoding:
         """Return the states, the layers' penalties and, as context, the penalties' weights."""
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
+        x = input_features(self, inputs)
         h = self._drop(F.relu(self.norm(self.lift(x))))
         weights = self._weights(h.size(0))
         penalty = h.new_zeros(())
@@ -340,9 +338,9 @@ class ARGNNNodeReadout(nn.Module):
         metric_channels: Width inside the metric network.
     """
 
-    def __init__(self, in_channels: int, num_classes: int, *, metric_channels: int = 128) -> None:
+    @checked
+    def __init__(self, in_channels: int, num_classes: int, *, metric_channels: Count = 128) -> None:
         super().__init__()
-        require_positive("metric_channels", metric_channels)
         self.conv = MetricConv(in_channels, num_classes, metric_channels)
         if num_classes <= 2:
             self.conv.norm = nn.Identity()
@@ -365,17 +363,16 @@ class CosineReadout(nn.Module):
             decoder.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
-        scale: float = 10.0,
+        scale: Positive = 10.0,
         bias: float = -5.0,
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        require_number("scale", scale, above=0)
-        require_number("bias", bias)
         self.scale = nn.Parameter(torch.tensor(float(scale)), requires_grad=learnable)
         self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learnable)
 

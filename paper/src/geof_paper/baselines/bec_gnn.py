@@ -55,9 +55,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -67,9 +68,14 @@ from geof.methods.registry import Method, register
 from geof.nn.refinement import NodeNorm
 from geof.nn.settings import StepOutputs
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    NonNegative,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.fixed_products import graph_product
-from geof_paper.baselines.sparse import adjacency, input_features
+from geof_paper.baselines.sparse import adjacency, input_features, scaled_features
 from geof_paper.presets import PRESETS
 
 EdgeWeights: TypeAlias = Literal["features", "free"]
@@ -102,34 +108,27 @@ class BECGNN(nn.Module):
         feature_dropout: Of the input features of the backbone.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         task: TaskKind = "node",
         num_edges: int | None = None,
         *,
-        hidden_channels: int = 128,
-        num_layers: int = 2,
-        dropout: float = 0.6,
-        stop_percent: float = 40.0,
+        hidden_channels: Count = 128,
+        num_layers: Count = 2,
+        dropout: Probability = 0.6,
+        stop_percent: Annotated[float, Field(ge=0, le=100)] = 40.0,
         backbone: Backbone = "auto",
         edge_weights: EdgeWeights = "features",
-        curvature_channels: int = 16,
-        test_functions: int = 3,
-        curvature_weight: float = 1.0,
+        curvature_channels: Count = 16,
+        test_functions: Count = 3,
+        curvature_weight: NonNegative = 1.0,
         outputs: StepOutputs = "last",
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("stop_percent", stop_percent, least=0, most=100)
-        require_option("backbone", backbone, get_args(Backbone))
-        require_number("curvature_weight", curvature_weight, least=0)
-        require_option("outputs", outputs, get_args(StepOutputs))
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
         if backbone == "auto":
             backbone = "gin" if task == "graph" else "gcn"
         self.dropout, self.feature_dropout = dropout, feature_dropout
@@ -147,15 +146,9 @@ class BECGNN(nn.Module):
 
     def forward(self, inputs: GraphInputs) -> Encoding:
         """Return the states, and (c) as penalty."""
-        plain = input_features(inputs, scale=self.scale_features)
-        found = self.curvature(plain, inputs)
+        found = self.curvature(scaled_features(self, inputs), inputs)
         place, size = curvature_order(found, inputs.batch)
-        x = input_features(
-            inputs,
-            scale=self.scale_features,
-            dropout=self.feature_dropout,
-            training=self.training,
-        )
+        x = input_features(self, inputs)
         states: list[Tensor] = []
         for t, layer in enumerate(self.layers):
             x = layer(x, inputs, still_open(place, size, self.stop_percent * t))
@@ -205,9 +198,6 @@ class LearnedCurvature(nn.Module):
         num_edges: int | None,
     ) -> None:
         super().__init__()
-        require_positive("curvature_channels", channels)
-        require_positive("test_functions", functions)
-        require_option("edge_weights", edge_weights, get_args(EdgeWeights))
         self.value = nn.Sequential(
             SparseLinear(in_channels, channels), nn.ReLU(), nn.Linear(channels, 1), nn.Sigmoid()
         )

@@ -56,7 +56,7 @@ class Blocks:
                 batch = torch.zeros(inputs.x.size(0), dtype=torch.long)
             return cls.sort(batch, inputs.num_graphs)
 
-        return inputs.cached(cls, build)
+        return inputs.cached(cls.sort, build)
 
     @classmethod
     def sort(cls, batch: Tensor, num_graphs: int) -> Blocks:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from itertools import pairwise
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +38,11 @@ from geof.methods.registry import Method, register
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm, StepOutputs
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.edge_products import neighbourhood_softmax, weighted_sum
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import input_features, neighbour_mean, normalised_adjacency
@@ -64,28 +67,23 @@ class ClassicGNN(nn.Module, ABC):
             with equal information.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         signature_channels: int,
         *,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
-        dropout: float = 0.5,
+        hidden_channels: Count = 256,
+        num_layers: Count = 2,
+        dropout: Probability = 0.5,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         norm: Norm = "layer",
         residual: bool = True,
         outputs: StepOutputs = "last",
         use_signature: bool = False,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_option("norm", norm, get_args(Norm))
-        require_option("outputs", outputs, get_args(StepOutputs))
         self.dropout, self.feature_dropout = dropout, feature_dropout
         self.scale_features = scale_features
         self.outputs, self.use_signature = outputs, use_signature
@@ -110,12 +108,7 @@ class ClassicGNN(nn.Module, ABC):
 
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the last layer's states, or all layers'."""
-        x = input_features(
-            inputs,
-            scale=self.scale_features,
-            dropout=self.feature_dropout,
-            training=self.training,
-        )
+        x = input_features(self, inputs)
         states: list[Tensor] = []
         for conv, residual, norm in zip(self.convs, self.residuals, self.norms, strict=True):
             z = conv(x, inputs) + residual(x)

@@ -57,7 +57,7 @@ class ProbeScale(nn.Module):
     Contrastive losses see directions alone, so rows are scaled to length :math:`\sqrt d`. What all
     rows have in common tells nothing apart but slows gradient descent down, so columns are
     standardised; a probe that is trained to the end is no other for that, up to its weight decay.
-    Statistics are followed while the encoder trains and fixed buffers afterwards.
+    Statistics are followed while the method trains and fixed buffers afterwards.
 
     Args:
         channels: :math:`d`.

@@ -48,9 +48,10 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -58,7 +59,13 @@ from geof.errors import ConfigError, DataError
 from geof.methods.interface import Encoding, GraphInputs, Outputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    NonNegative,
+    Positive,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.fermi_dirac import FermiDiracReadout
 from geof_paper.baselines.motifs import Wedges, motif_loss
 from geof_paper.baselines.sparse import csr_matrix, input_features, normalised_adjacency
@@ -115,41 +122,32 @@ class DGCN(nn.Module):
         wedges: Most wedges that are drawn in a pass; never more than there are edges.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
         task: TaskKind,
         num_nodes: int | None = None,
-        hidden_channels: int = 32,
-        embedding_channels: int = 16,
-        num_layers: int = 2,
-        num_factors: int = 1,
-        dimensions: int = 8,
+        hidden_channels: Count = 32,
+        embedding_channels: Count = 16,
+        num_layers: Count = 2,
+        num_factors: Count = 1,
+        dimensions: Count = 8,
         curvature: float = -1.0,
         hypersphere: bool = False,
         points: Points = "auto",
-        point_step: float = 0.1,
-        dropout: float = 0.0,
-        edge_dropout: float = 0.0,
+        point_step: Positive = 0.1,
+        dropout: Probability = 0.0,
+        edge_dropout: Probability = 0.0,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
-        auxiliary_weight: float = 0.0,
-        temperature: float = 0.2,
-        anchors: int = 4096,
-        wedges: int = 50_000,
+        feature_dropout: Probability = 0.0,
+        auxiliary_weight: NonNegative = 0.0,
+        temperature: Positive = 0.2,
+        anchors: Annotated[int, Field(ge=2)] = 4096,
+        wedges: Count = 50_000,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("embedding_channels", embedding_channels)
-        require_positive("num_layers", num_layers)
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("edge_dropout", edge_dropout, least=0, below=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_number("auxiliary_weight", auxiliary_weight, least=0)
-        require_number("temperature", temperature, above=0)
-        require_positive("anchors", anchors, least=2)
-        require_positive("wedges", wedges)
         self.edge_dropout = edge_dropout
         self.scale_features, self.feature_dropout = scale_features, feature_dropout
         self.auxiliary_weight, self.temperature = auxiliary_weight, temperature
@@ -184,12 +182,7 @@ class DGCN(nn.Module):
 
     def _embed(self, inputs: GraphInputs) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Return :math:`h^0`, all :math:`z^{(m)}` and all :math:`h^m`."""
-        x = input_features(
-            inputs,
-            scale=self.scale_features,
-            dropout=self.feature_dropout,
-            training=self.training,
-        )
+        x = input_features(self, inputs)
         from_features = self.feature_gcn(x, self._adjacency(inputs))
         kernel = self.spaces(x)
         return from_features, kernel, [self.point_gcn(z, self._adjacency(inputs)) for z in kernel]
@@ -221,7 +214,6 @@ class DGCN(nn.Module):
 
 def _free(points: Points, task: TaskKind, num_nodes: int | None) -> bool:
     """Return whether every node has a point of its own."""
-    require_option("points", points, get_args(Points))
     if points == "free" and (task == "graph" or num_nodes is None):
         raise ConfigError(
             "Expected points='features' for sets of graphs (got 'free'). Free points belong to the "
@@ -255,10 +247,6 @@ class ProductSpace(nn.Module):
         point_step: float,
     ) -> None:
         super().__init__()
-        require_positive("num_factors", num_factors)
-        require_positive("dimensions", dimensions)
-        require_number("curvature", curvature)
-        require_number("point_step", point_step, above=0)
         self.hypersphere, self.point_step, self.num_nodes = hypersphere, point_step, num_nodes
         self.num_factors = num_factors + hypersphere
         kappa = curvature * (1 + torch.randn(num_factors))
@@ -454,16 +442,16 @@ class ClippedFermiDirac(nn.Module):
         clip: Probabilities are graded as if within ``[clip, 1 - clip]``; 0 for no clip.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
         radius: float = 2.0,
         temperature: float = 1.0,
-        clip: float = 0.01,
+        clip: Annotated[float, Field(ge=0, lt=0.5)] = 0.01,
     ) -> None:
         super().__init__()
-        require_number("clip", clip, least=0, below=0.5)
         self.decoder = FermiDiracReadout(in_channels, radius=radius, temperature=temperature)
         self.largest = math.log((1 - clip) / clip) if clip else math.inf
 

@@ -52,7 +52,7 @@ class EdgePattern:
     @classmethod
     def of(cls, edges: Neighbourhoods) -> EdgePattern:
         """Return the pattern of a graph, made once and kept with its edges."""
-        return edges.cached(cls, lambda: cls._make(edges))
+        return edges.cached(cls._make, lambda: cls._make(edges))
 
     @classmethod
     def _make(cls, edges: Neighbourhoods) -> EdgePattern:

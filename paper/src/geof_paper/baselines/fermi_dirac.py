@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from geof.errors import ShapeError
 from geof.methods.interface import Encoding, GraphInputs
-from geof.options import require_number
+from geof.options import Positive, checked
 
 
 class FermiDiracReadout(nn.Module):
@@ -30,10 +30,11 @@ class FermiDiracReadout(nn.Module):
         temperature: :math:`t > 0`.
     """
 
-    def __init__(self, in_channels: int, *, radius: float = 2.0, temperature: float = 1.0) -> None:
+    @checked
+    def __init__(
+        self, in_channels: int, *, radius: float = 2.0, temperature: Positive = 1.0
+    ) -> None:
         super().__init__()
-        require_number("radius", radius)
-        require_number("temperature", temperature, above=0)
         self.radius, self.temperature = radius, temperature
 
     def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ def graph_product(
 
     Args:
         inputs: The graph.
-        matrix_of: One of the functions of :mod:`geof_paper.baselines.sparse` that return a CSR matrix of
-            the dtype of ``inputs.x`` and keep it with the graph.
+        matrix_of: One of the functions of :mod:`geof_paper.baselines.sparse` that return a CSR
+            matrix of the dtype of ``inputs.x`` and cache it with the graph.
         x: ``(n, d)`` of the same dtype.
     """
     matrix = matrix_of(inputs)

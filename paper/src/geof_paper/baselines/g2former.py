@@ -61,7 +61,7 @@ import math
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -76,7 +76,12 @@ from geof.nn import GraphReadout, LinkReadout, NodeReadout
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm, Pooling
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Probability,
+    checked,
+    require_number,
+)
 from geof_paper.baselines.blocks import Blocks
 from geof_paper.baselines.edge_products import neighbourhood_softmax, weighted_sum
 from geof_paper.baselines.fixed_products import graph_product
@@ -114,41 +119,30 @@ class G2Former(nn.Module):
         feature_dropout: Of the input features.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         num_classes: int,
         *,
         task: TaskKind = "node",
-        hidden_channels: int = 256,
-        num_layers: int = 2,
+        hidden_channels: Count = 256,
+        num_layers: Count = 2,
         gnn: GNN = "gcn",
-        heads: int = 2,
+        heads: Count = 2,
         mode: Mode = "full",
-        order: int = 3,
-        filter_channels: int = 256,
-        attention_channels: int = 64,
+        order: Count = 3,
+        filter_channels: Count = 256,
+        attention_channels: Count = 64,
         input_linear: bool = True,
         product: bool = False,
-        dropout: float = 0.5,
+        dropout: Probability = 0.5,
         norm: Norm = "layer",
         residual: bool = True,
         scale_features: bool = False,
-        feature_dropout: float = 0.5,
+        feature_dropout: Probability = 0.5,
     ) -> None:
         super().__init__()
-        for name, count in (
-            ("hidden_channels", hidden_channels),
-            ("num_layers", num_layers),
-            ("heads", heads),
-            ("filter_channels", filter_channels),
-            ("attention_channels", attention_channels),
-        ):
-            require_positive(name, count)
-        require_option("gnn", gnn, get_args(GNN))
-        require_option("norm", norm, get_args(Norm))
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
         self.task, self.product = task, product
         self.dropout, self.feature_dropout = dropout, feature_dropout
         self.scale_features = scale_features
@@ -192,12 +186,7 @@ class G2Former(nn.Module):
         return Encoding(x, context=self.pair_guide(filtered) if self.task == "link" else logits)
 
     def _features(self, inputs: GraphInputs) -> Tensor:
-        x = input_features(
-            inputs,
-            scale=self.scale_features,
-            dropout=self.feature_dropout,
-            training=self.training,
-        )
+        x = input_features(self, inputs)
         if self.input is not None:
             mapped: Tensor = self.input(x)
             return mapped
@@ -238,8 +227,6 @@ class FilterBank(nn.Module):
         norm: Norm,
     ) -> None:
         super().__init__()
-        require_option("mode", mode, get_args(Mode))
-        require_positive("order", order)
         self.mode, self.order = mode, order
         self.f2 = nn.Sequential(
             nn.Linear(channels, filter_channels),

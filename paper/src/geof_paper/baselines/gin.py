@@ -19,8 +19,6 @@ over the training graphs, not fifty random batches.
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,7 +28,11 @@ from geof.methods.registry import Method, register
 from geof.nn.refinement import NodeNorm
 from geof.nn.settings import StepOutputs
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import adjacency, input_features
 from geof_paper.presets import PRESETS
@@ -50,24 +52,20 @@ class GIN(nn.Module):
         outputs: ``"last"`` layer's states or those of ``"all"`` layers side by side.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
-        hidden_channels: int = 64,
-        num_layers: int = 4,
+        hidden_channels: Count = 64,
+        num_layers: Count = 4,
         train_epsilon: bool = False,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         outputs: StepOutputs = "all",
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_option("outputs", outputs, get_args(StepOutputs))
         self.dropout, self.feature_dropout = dropout, feature_dropout
         self.scale_features, self.outputs = scale_features, outputs
         self.out_channels = hidden_channels * (num_layers if outputs == "all" else 1)
@@ -78,12 +76,7 @@ class GIN(nn.Module):
 
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the last layer's states, or all layers'."""
-        x = input_features(
-            inputs,
-            scale=self.scale_features,
-            dropout=self.feature_dropout,
-            training=self.training,
-        )
+        x = input_features(self, inputs)
         states: list[Tensor] = []
         for layer in self.layers:
             x = F.dropout(layer(x, inputs), self.dropout, self.training)

@@ -46,9 +46,10 @@ does nothing, since :math:`F` is normalised after it.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -56,7 +57,11 @@ from geof.methods.interface import GraphInputs
 from geof.methods.registry import Method, register
 from geof.nn.refinement import NodeNorm
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.edge_pieces import EdgePiece, OpenNeighbourhoods
 from geof_paper.baselines.sparse import input_features
 from geof_paper.presets import PRESETS
@@ -99,15 +104,16 @@ class GNRF(nn.Module):
         shared_masks: Whether all evaluations of a pass drop the same entries, an ablation.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
-        hidden_channels: int = 64,
-        end_time: float = 1.5,
-        substeps: int = 1,
-        dropout: float = 0.3,
-        feature_dropout: float | None = None,
+        hidden_channels: Count = 64,
+        end_time: Annotated[float, Field(gt=START_TIME)] = 1.5,
+        substeps: Count = 1,
+        dropout: Probability = 0.3,
+        feature_dropout: Probability | None = None,
         scale_features: bool = False,
         batch_norm: bool = True,
         curvature: Curvature = "channel",
@@ -116,13 +122,7 @@ class GNRF(nn.Module):
         shared_masks: bool = False,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_number("end_time", end_time, above=START_TIME)
-        require_positive("substeps", substeps)
-        require_number("dropout", dropout, least=0, below=1)
         feature_dropout = dropout if feature_dropout is None else feature_dropout
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_option("curvature", curvature, get_args(Curvature))
         self.out_channels = hidden_channels
         self.substeps, self.step = substeps, (end_time - START_TIME) / substeps
         self.dropout, self.feature_dropout = dropout, feature_dropout
@@ -139,9 +139,7 @@ class GNRF(nn.Module):
 
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the rectified states at the end of the flow."""
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
+        x = input_features(self, inputs)
         states = self.norm(F.relu(self.lift(x)))
         edges = OpenNeighbourhoods.of(inputs, self.out_channels)
         masks = self.field.draw_masks(states) if self.shared_masks else None

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,12 @@ from geof.errors import ConfigError, ShapeError
 from geof.kernels import Neighbourhoods
 from geof.methods.interface import Encoding, GraphInputs, TaskKind
 from geof.methods.registry import Method, register
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Probability,
+    checked,
+    require_number,
+)
 from geof_paper.baselines.edge_products import edge_dots, weighted_sum
 from geof_paper.baselines.fermi_dirac import FermiDiracReadout
 from geof_paper.baselines.fixed_products import graph_product
@@ -104,16 +109,17 @@ class HGCN(nn.Module):
         aggregation: In the tangent space at the ``"origin"`` or at the ``"centre"`` node.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         task: TaskKind,
         *,
-        hidden_channels: int = 16,
-        num_layers: int = 2,
-        dropout: float = 0.0,
+        hidden_channels: Count = 16,
+        num_layers: Count = 2,
+        dropout: Probability = 0.0,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         curvature: float = 1.0,
         trainable_curvature: bool = True,
         activation: Activation = "relu",
@@ -121,8 +127,6 @@ class HGCN(nn.Module):
         aggregation: Aggregation = "origin",
     ) -> None:
         super().__init__()
-        require_positive("num_layers", num_layers)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
         if task == "node" and num_layers < 2:
             raise ConfigError(
                 "Expected 'num_layers' to be at least 2 for node classification, where the linear "
@@ -162,9 +166,7 @@ class HGCN(nn.Module):
 
     def forward(self, inputs: GraphInputs) -> Encoding:
         """Return the states in the chart at the origin, and the curvature they have."""
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
+        x = input_features(self, inputs)
         curvatures = self.curvatures().unbind()
         states = run_layers(self.layers, x, inputs, curvatures)
         return Encoding(states, context=curvatures[-1])
@@ -211,10 +213,6 @@ class HyperbolicLayer(nn.Module):
         aggregation: Aggregation = "origin",
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", out_channels)
-        require_number("dropout", dropout, least=0, below=1)
-        require_option("activation", activation, get_args(Activation))
-        require_option("aggregation", aggregation, get_args(Aggregation))
         self.dropout, self.activation, self.aggregation = dropout, activation, aggregation
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
         self.bias = nn.Parameter(torch.zeros(out_channels))

@@ -1,8 +1,8 @@
 r"""ML2-GCL: neighbours that explain a node's features are its positive pairs.
 
 Weights :math:`W_{ij}` say how a node's features are put together from its neighbours' (locally
-linear embedding, closed form, see :mod:`geof_paper.baselines.lle`); they are computed once. A GCN gives
-:math:`z_i`, and with
+linear embedding, closed form, see :mod:`geof_paper.baselines.lle`); they are computed once. A GCN
+gives :math:`z_i`, and with
 
 .. math::
     S_{ij} = e^{\cos(z_i, z_j) / \tau}, \qquad M_i = \{j : W_{ij} = 0\}
@@ -20,7 +20,7 @@ as published. No labels, no augmentation, no projection.
 Reference: Liang et al., "ML2-GCL: Manifold Learning Inspired Lightweight Graph Contrastive
 Learning", ICML 2025.
 
-Evidence: weights, loss, encoder, its features (one where positive) and defaults agree with the
+Evidence: weights, loss, network, its features (one where positive) and defaults agree with the
 published code; equations and code are all we saw of the paper. Links and graphs are reconstructed:
 the paper has no graph classification.
 
@@ -47,18 +47,20 @@ Differences from the published code:
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from geof.kernels import Neighbourhoods
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn.refinement import drop_features, scale_rows
 from geof.nn.settings import StepOutputs
-from geof.options import require_number, require_positive
+from geof.options import Count, Probability, checked
 from geof_paper.baselines.contrast import (
     LEAST_TEMPERATURE,
-    ProbeScale,
     exp_row_sums,
     exp_self_sums,
     sample_rows,
@@ -66,14 +68,14 @@ from geof_paper.baselines.contrast import (
 )
 from geof_paper.baselines.edge_products import edge_dots
 from geof_paper.baselines.lle import lle_weights
-from geof_paper.baselines.trunk import Convolution, Trunk, outputs_for
+from geof_paper.baselines.trunk import ContrastiveMethod, Convolution
 from geof_paper.presets import PRESETS
 
 TINY = 1e-8
 
 
-class ML2GCL(nn.Module):
-    r"""An encoder that learns from locally linear neighbours before it sees labels.
+class ML2GCL(ContrastiveMethod):
+    r"""A network that learns from locally linear neighbours before it sees labels.
 
     Args:
         in_channels: Width of the features.
@@ -86,7 +88,7 @@ class ML2GCL(nn.Module):
         ridge: :math:`\epsilon` of the weights; at least 0.01 where features are one-hot, whose
             Gram matrices are singular.
         binarise: Whether features are one where they are positive and zero elsewhere, for the
-            weights and for the encoder, as published for words; ``False`` suits features whose
+            weights and for the network, as published for words; ``False`` suits features whose
             values matter.
         anchors: Nodes drawn per step of the pretext, and as many candidates for negatives; ``None``
             for all, as published.
@@ -99,73 +101,57 @@ class ML2GCL(nn.Module):
             all where the task is about graphs, the last otherwise.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         task: TaskKind = "node",
         *,
-        hidden_channels: int = 500,
-        num_layers: int = 2,
+        hidden_channels: Count = 500,
+        num_layers: Count = 2,
         conv: Convolution = "gcn",
-        dropout: float = 0.5,
-        temperature: float = 0.7,
-        ridge: float = 0.01,
+        dropout: Probability = 0.5,
+        temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] = 0.7,
+        ridge: Annotated[float, Field(ge=1e-06)] = 0.01,
         binarise: bool = True,
-        anchors: int | None = None,
+        anchors: Count | None = None,
         scale_states: bool | None = None,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         outputs: StepOutputs | None = None,
     ) -> None:
-        super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        require_number("temperature", temperature, least=LEAST_TEMPERATURE)
-        require_number("ridge", ridge, least=1e-6)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        if anchors is not None:
-            require_positive("anchors", anchors)
-        self.temperature, self.ridge, self.binarise = temperature, ridge, binarise
-        self.anchors, self.feature_dropout = anchors, feature_dropout
-        self.scale_features = scale_features
-        self.trunk = Trunk(
+        super().__init__(
             [in_channels, *[hidden_channels] * num_layers],
+            task,
             conv=conv,
             activation="prelu",
             dropout=dropout,
-            outputs=outputs_for(task, outputs),
+            outputs=outputs,
+            scale_states=scale_states,
+            scale_features=scale_features,
+            feature_dropout=feature_dropout,
         )
-        self.out_channels = self.trunk.out_channels
-        scale = task != "graph" if scale_states is None else scale_states
-        self.probe_scale = ProbeScale(self.out_channels, enabled=scale)
-
-    def forward(self, inputs: GraphInputs) -> Tensor:
-        """Return the states."""
-        states: Tensor = self.probe_scale(self._encode(inputs))
-        return states
+        self.temperature, self.ridge, self.binarise = temperature, ridge, binarise
+        self.anchors = anchors
 
     def pretext_loss(self, inputs: GraphInputs) -> Tensor:
         """Return the loss of the weighted pairs."""
         weight = lle_weights(inputs, ridge=self.ridge, binarise=self.binarise)
-        z = self._encode(inputs)
+        z = self.encode(inputs)
         self.probe_scale.follow(z)
         return neighbour_loss(z, inputs.edges, weight, self.temperature, anchors=self.anchors)
 
-    def _encode(self, inputs: GraphInputs) -> Tensor:
-        x = drop_features(self._features(inputs), self.feature_dropout, training=self.training)
-        z: Tensor = self.trunk(x, inputs)
-        return z
-
-    def _features(self, inputs: GraphInputs) -> Tensor:
-        """Return what the encoder sees, made once per graph."""
-        if not (self.binarise or self.scale_features):
-            return inputs.x
+    def features(self, inputs: GraphInputs) -> Tensor:
+        """Return the features, made binary once per graph."""
+        if not self.binarise:
+            return super().features(inputs)
 
         def build() -> Tensor:
-            x = _binary(inputs.x) if self.binarise else inputs.x
+            x = _binary(inputs.x)
             return scale_rows(x) if self.scale_features else x
 
-        return inputs.cached((ML2GCL, self.binarise, self.scale_features), build)
+        x = inputs.cached((ML2GCL, self.scale_features), build)
+        return drop_features(x, self.feature_dropout, training=self.training)
 
 
 def neighbour_loss(

@@ -59,7 +59,7 @@ class Wedges:
     @classmethod
     def of(cls, inputs: GraphInputs) -> Wedges:
         """Return the wedges of a graph, prepared once."""
-        return inputs.cached(cls, lambda: cls._make(inputs.edges))
+        return inputs.cached(cls._make, lambda: cls._make(inputs.edges))
 
     @classmethod
     def _make(cls, edges: Neighbourhoods) -> Wedges:

@@ -28,18 +28,17 @@ second copy. Gradients flow through it.
 Reference: the GeoF paper's control experiment. Evidence: the paper has two sentences, "the same
 weighted second-order residual statistics as additional features" and equal parameter counts within
 0.5 %; all else here is a reconstruction: where the statistic enters, its coordinates, the
-bottleneck (whose rank closes the gap of parameters, :mod:`geof_paper.baselines.parameter_matching`), one
-:math:`W_\phi` for all layers as GeoF has one for all steps, and the hosts' start and normalisation,
-which are GeoF's so that the mechanism is what differs. ``statistics=False`` is a control the paper
-lacks: the same host without the statistic, to be widened to the same count, which tells capacity
-from statistics.
+bottleneck (whose rank closes the gap of parameters, by the search in
+:mod:`geof_paper.baselines.parameter_matching`), one :math:`W_\phi` for all layers as GeoF has one
+for all steps, and the hosts' start and normalisation, which are GeoF's so that the mechanism is
+what differs. ``statistics=False`` is a control the paper lacks: the same host without the
+statistic, to be widened to the same count, which tells capacity from statistics.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +52,13 @@ from geof.nn.feedback import step_spec
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm, StepOutputs, StepSettings
 from geof.nn.sparse import SparseLinear
-from geof.options import require_divisible, require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    NonNegative,
+    Probability,
+    checked,
+    require_divisible,
+)
 from geof_paper.baselines.argnn import CosineReadout, MetricConv, PenaltyWeights, metric_penalty
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import adjacency, input_features, normalised_adjacency
@@ -154,51 +159,41 @@ class SecondOrderHost(nn.Module, ABC):
             side by side, as GeoF's.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         signature_channels: int,
         *,
-        hidden_channels: int = 64,
-        blocks: int = 8,
-        num_layers: int = 2,
-        inner_channels: int | None = None,
-        rank: int | None = 16,
+        hidden_channels: Count = 64,
+        blocks: Count = 8,
+        num_layers: Count = 2,
+        inner_channels: Count | None = None,
+        rank: Count | None = 16,
         statistics: bool = True,
         encoding: StatisticEncoding = "logtri",
         injection: Injection = "every_layer",
         temperature: float = 1.0,
         spectral_floor: float = 1.0,
         offdiagonal_bound: float = 2.0,
-        log_scale_bounds: Sequence[float] = (-5.0, 5.0),
+        log_scale_bounds: tuple[float, float] = (-5.0, 5.0),
         jitter: float = 1e-6,
         jitter_growth: float = 10.0,
         jitter_retries: int = 5,
         backend: str = "auto",
         normalise: Norm = "batch",
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         use_signature: bool = False,
         outputs: StepOutputs = "last",
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        for name, value in {"rank": rank, "inner_channels": inner_channels}.items():
-            if value is not None:
-                require_positive(name, value)
-        require_option("encoding", encoding, get_args(StatisticEncoding))
-        require_option("injection", injection, get_args(Injection))
-        require_option("normalise", normalise, get_args(Norm))
-        require_option("outputs", outputs, get_args(StepOutputs))
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
         settings = StepSettings(
             temperature=temperature,
             spectral_floor=spectral_floor,
             offdiagonal_bound=offdiagonal_bound,
-            log_scale_bounds=_pair(log_scale_bounds),
+            log_scale_bounds=log_scale_bounds,
             jitter=jitter,
             jitter_growth=jitter_growth,
             jitter_retries=jitter_retries,
@@ -247,9 +242,7 @@ class SecondOrderHost(nn.Module, ABC):
 
     def forward(self, inputs: GraphInputs) -> Encoding:
         """Return the last layer's states, or all states."""
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
+        x = input_features(self, inputs)
         lifted: Tensor = self.lift(x)
         if self.signature_lift is not None:
             lifted = lifted + self.signature_lift(inputs.signature)
@@ -378,40 +371,38 @@ class ARGNNWithSO(SecondOrderHost):
         outputs: ``"last"`` or ``"all"``.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         signature_channels: int,
         *,
         metric_sees_statistics: bool = True,
-        metric_penalty: float = 0.01,
-        smoothness_penalty: float = 0.001,
-        ricci_penalty: float = 0.0,
-        hidden_channels: int = 64,
-        blocks: int = 8,
-        num_layers: int = 2,
-        inner_channels: int | None = None,
-        rank: int | None = 16,
+        metric_penalty: NonNegative = 0.01,
+        smoothness_penalty: NonNegative = 0.001,
+        ricci_penalty: NonNegative = 0.0,
+        hidden_channels: Count = 64,
+        blocks: Count = 8,
+        num_layers: Count = 2,
+        inner_channels: Count | None = None,
+        rank: Count | None = 16,
         statistics: bool = True,
         encoding: StatisticEncoding = "logtri",
         injection: Injection = "every_layer",
         temperature: float = 1.0,
         spectral_floor: float = 1.0,
         offdiagonal_bound: float = 2.0,
-        log_scale_bounds: Sequence[float] = (-5.0, 5.0),
+        log_scale_bounds: tuple[float, float] = (-5.0, 5.0),
         jitter: float = 1e-6,
         jitter_growth: float = 10.0,
         jitter_retries: int = 5,
         backend: str = "auto",
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         use_signature: bool = False,
         outputs: StepOutputs = "last",
     ) -> None:
-        require_number("metric_penalty", metric_penalty, least=0)
-        require_number("smoothness_penalty", smoothness_penalty, least=0)
-        require_number("ricci_penalty", ricci_penalty, least=0)
         super().__init__(
             in_channels,
             signature_channels,
@@ -463,11 +454,6 @@ class ARGNNWithSO(SecondOrderHost):
         seen = joint if self.metric_sees_statistics else states
         following, g = self.convs[number](joint, inputs.edges, seen)
         return self._drop(F.relu(following)), metric_penalty(g, inputs.edges, self.weights)
-
-
-def _pair(bounds: Sequence[float]) -> tuple[float, float]:
-    """Return two bounds as a tuple; what is no list is left for the box to refuse."""
-    return tuple(bounds) if isinstance(bounds, list) else bounds  # type: ignore[return-value]
 
 
 register(Method("gcn-so", GCNWithSO, presets=PRESETS / "gcn-so"))

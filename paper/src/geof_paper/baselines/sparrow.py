@@ -40,34 +40,37 @@ and may stay there for hundreds of steps.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch_geometric.nn import global_add_pool
 
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn.settings import StepOutputs
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.contrast import (
     LEAST_TEMPERATURE,
-    ProbeScale,
     exp_row_sums,
     exp_self_sums,
     sample_rows,
     unit_rows,
 )
-from geof_paper.baselines.sparse import input_features
-from geof_paper.baselines.trunk import Activation, Convolution, Trunk, outputs_for
+from geof_paper.baselines.trunk import Activation, ContrastiveMethod, Convolution
 from geof_paper.presets import PRESETS
 
 Negatives: TypeAlias = Literal["all", "across"]
 StopGradient: TypeAlias = Literal["none", "states", "projections"]
 
 
-class SPARROW(nn.Module):
-    r"""An encoder that learns to tell nodes, or graphs, apart before it sees labels.
+class SPARROW(ContrastiveMethod):
+    r"""A network that learns to tell nodes, or graphs, apart before it sees labels.
 
     Args:
         in_channels: Width of the features.
@@ -92,58 +95,46 @@ class SPARROW(nn.Module):
             all where the task is about graphs, the last otherwise.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         task: TaskKind = "node",
         *,
-        hidden_channels: int = 256,
-        num_layers: int = 2,
+        hidden_channels: Count = 256,
+        num_layers: Count = 2,
         conv: Convolution = "gcn",
         activation: Activation = "prelu",
-        dropout: float = 0.0,
-        temperature: float = 0.9,
+        dropout: Probability = 0.0,
+        temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)] = 0.9,
         negatives: Negatives = "all",
         stop_gradient: StopGradient = "none",
-        anchors: int | None = None,
+        anchors: Count | None = None,
         scale_states: bool | None = None,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
         outputs: StepOutputs | None = None,
     ) -> None:
-        super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        require_number("temperature", temperature, least=LEAST_TEMPERATURE)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_option("negatives", negatives, get_args(Negatives))
-        require_option("stop_gradient", stop_gradient, get_args(StopGradient))
-        if anchors is not None:
-            require_positive("anchors", anchors)
-        self.task, self.anchors, self.temperature = task, anchors, temperature
-        self.negatives, self.stop_gradient = negatives, stop_gradient
-        self.scale_features, self.feature_dropout = scale_features, feature_dropout
         before = hidden_channels * (2 if conv == "gcn" else 1)
-        self.trunk = Trunk(
+        super().__init__(
             [in_channels, *[before] * (num_layers - 1), hidden_channels],
+            task,
             conv=conv,
             activation=activation,
             dropout=dropout,
-            outputs=outputs_for(task, outputs),
+            outputs=outputs,
+            scale_states=scale_states,
+            scale_features=scale_features,
+            feature_dropout=feature_dropout,
         )
-        self.out_channels = width = self.trunk.out_channels
+        self.task, self.anchors, self.temperature = task, anchors, temperature
+        self.negatives, self.stop_gradient = negatives, stop_gradient
+        width = self.out_channels
         self.project = nn.Sequential(nn.Linear(width, width), nn.ELU(), nn.Linear(width, width))
-        scale = task != "graph" if scale_states is None else scale_states
-        self.probe_scale = ProbeScale(width, enabled=scale)
-
-    def forward(self, inputs: GraphInputs) -> Tensor:
-        """Return the states."""
-        states: Tensor = self.probe_scale(self._encode(inputs))
-        return states
 
     def pretext_loss(self, inputs: GraphInputs) -> Tensor:
         """Return the loss of states and their projections."""
-        h = self._encode(inputs)
+        h = self.encode(inputs)
         self.probe_scale.follow(h)
         if self.task == "graph":
             h = global_add_pool(h, inputs.batch, inputs.num_graphs)
@@ -156,13 +147,6 @@ class SPARROW(nn.Module):
             self.temperature,
             negatives=self.negatives,
         )
-
-    def _encode(self, inputs: GraphInputs) -> Tensor:
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
-        h: Tensor = self.trunk(x, inputs)
-        return h
 
 
 def pair_loss(h: Tensor, z: Tensor, temperature: float, *, negatives: Negatives = "all") -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,14 +36,31 @@ def _no_word_of_beta() -> Iterator[None]:
         yield
 
 
-def input_features(
-    inputs: GraphInputs, *, scale: bool = False, dropout: float = 0.0, training: bool = False
-) -> Tensor:
-    """Return the features, rows scaled (once for all passes) and entries dropped as wanted."""
-    x = inputs.x
-    if scale:
-        x = inputs.cached(scale_rows, lambda: scale_rows(inputs.x))
-    return drop_features(x, dropout, training=training)
+class TakesFeatures(Protocol):
+    """A method with the options that say how features enter.
+
+    Attributes:
+        scale_features: Whether rows are scaled to length root F.
+        feature_dropout: Probability of dropping an entry.
+        training: Whether it is in training mode.
+    """
+
+    scale_features: bool
+    feature_dropout: float
+    training: bool
+
+
+def scaled_features(method: TakesFeatures, inputs: GraphInputs) -> Tensor:
+    """Return the features, rows scaled if the method wants it, once for all passes."""
+    if not method.scale_features:
+        return inputs.x
+    return inputs.cached(scale_rows, lambda: scale_rows(inputs.x))
+
+
+def input_features(method: TakesFeatures, inputs: GraphInputs) -> Tensor:
+    """Return the features as a method's first layer gets them: scaled, entries dropped."""
+    x = scaled_features(method, inputs)
+    return drop_features(x, method.feature_dropout, training=method.training)
 
 
 def normalised_adjacency(inputs: GraphInputs) -> Tensor:

@@ -44,7 +44,7 @@ either contains the inverse of :math:`L'`; :math:`\delta = 10^{-5}` keeps that b
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,12 @@ from geof.methods.registry import Method, register
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import (
+    Count,
+    Positive,
+    Probability,
+    checked,
+)
 from geof_paper.baselines.fermi_dirac import FermiDiracReadout
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import input_features, mean_adjacency
@@ -99,31 +104,24 @@ class SPDGNN(nn.Module):
         factorisation: ``"qr"`` or ``"cholesky"``, two routes to the same factor.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
         *,
-        matrix_size: int = 8,
-        out_size: int | None = None,
-        num_layers: int = 2,
+        matrix_size: Count = 8,
+        out_size: Count | None = None,
+        num_layers: Count = 2,
         norm: Norm = "none",
-        dropout: float = 0.5,
+        dropout: Probability = 0.5,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
-        floor: float = 0.5,
+        feature_dropout: Probability = 0.0,
+        floor: Positive = 0.5,
         rectify_lower: bool = False,
         factorisation: Factorisation = "qr",
     ) -> None:
         super().__init__()
-        require_positive("matrix_size", matrix_size)
-        require_positive("num_layers", num_layers)
-        require_option("norm", norm, get_args(Norm))
-        require_number("dropout", dropout, least=0, below=1)
-        require_number("feature_dropout", feature_dropout, least=0, below=1)
-        require_number("floor", floor, above=0)
-        require_option("factorisation", factorisation, get_args(Factorisation))
         out_size = matrix_size if out_size is None else out_size
-        require_positive("out_size", out_size)
         if out_size > matrix_size:
             raise ConfigError(
                 f"Expected 'out_size' of at most 'matrix_size' (got {out_size} and {matrix_size}). "
@@ -148,9 +146,7 @@ class SPDGNN(nn.Module):
         return coords
 
     def _lifted(self, inputs: GraphInputs) -> Tensor:
-        x = input_features(
-            inputs, scale=self.scale_features, dropout=self.feature_dropout, training=self.training
-        )
+        x = input_features(self, inputs)
         lifted = F.dropout(self.norm(self.lift(x)), self.dropout, self.training)
         lower, log_diagonal = split_coordinates(lifted)
         bounded = log_diagonal.clamp(-LOG_DIAGONAL_BOUND, LOG_DIAGONAL_BOUND)

@@ -61,7 +61,7 @@ _TOLERANCE = 1e-10  # of the Lanczos iteration, relative
 
 
 @dataclass(frozen=True)
-class SpectrumSettings:
+class SpectrumOptions:
     """Which eigenpairs.
 
     Attributes:
@@ -101,30 +101,30 @@ class Spectrum:
         return Spectrum(values, vectors, null, self.component, self.components)
 
 
-def graph_spectrum(edge_index: Tensor, num_nodes: int, settings: SpectrumSettings) -> Spectrum:
+def graph_spectrum(edge_index: Tensor, num_nodes: int, options: SpectrumOptions) -> Spectrum:
     """Return eigenpairs of one graph in float64.
 
     Args:
         edge_index: ``(2, E)``; an edge given in one direction counts in both.
         num_nodes: ``n``.
-        settings: Which eigenpairs.
+        options: Which eigenpairs.
 
     Raises:
         DataError: If the Lanczos iteration does not converge.
     """
     from scipy.sparse.csgraph import connected_components
 
-    adjacency = _adjacency(edge_index, num_nodes, settings.loops)
+    adjacency = _adjacency(edge_index, num_nodes, options.loops)
     components, component = connected_components(adjacency, directed=False)
     degree = np.asarray(adjacency.sum(axis=1), dtype=np.float64).ravel()
     degree[degree == 0] = 1.0  # alone: any weight, it is normalised below
     volume = np.bincount(component, weights=degree, minlength=components)
     null = np.sqrt(degree / volume[component])
-    count = _wanted(num_nodes, components, settings)
+    count = _wanted(num_nodes, components, options)
     values, vectors, largest = _positive_pairs(
-        adjacency, degree, component, components, count, settings
+        adjacency, degree, component, components, count, options
     )
-    if settings.rescale and largest > 0:
+    if options.rescale and largest > 0:
         values = 2 * values / largest  # in this order the largest becomes 2 to the last bit
     return Spectrum(
         torch.from_numpy(values),
@@ -135,19 +135,19 @@ def graph_spectrum(edge_index: Tensor, num_nodes: int, settings: SpectrumSetting
     )
 
 
-def kept_spectra(
-    inputs: GraphInputs, settings: SpectrumSettings, *, on_disk: bool = False
+def cached_spectra(
+    inputs: GraphInputs, options: SpectrumOptions, *, on_disk: bool = False
 ) -> list[Spectrum]:
     """Return the eigenpairs of every graph of a batch, computed once per graph.
 
     Args:
         inputs: One graph or a batch.
-        settings: Which eigenpairs.
+        options: Which eigenpairs.
         on_disk: Whether those of a single large graph go to the cache. Not for graphs that are
             drawn anew in every epoch.
     """
     dtype = inputs.x.dtype
-    key = (Spectrum, settings, dtype)
+    key = (Spectrum, options, dtype)
     caches = inputs.caches or tuple(Cache() for _ in range(inputs.num_graphs))
     blocks = Blocks.of(inputs)
     sizes = blocks.sizes.tolist()
@@ -157,7 +157,7 @@ def kept_spectra(
 
     def solve(g: int) -> Spectrum:
         solver = _cached if on_disk and sizes[g] > DENSE_NODES else graph_spectrum
-        return solver(edges[g], sizes[g], settings).to(dtype)
+        return solver(edges[g], sizes[g], options).to(dtype)
 
     return [cache.cached(key, partial(solve, g)) for g, cache in enumerate(caches)]
 
@@ -173,13 +173,13 @@ def _edges_by_graph(inputs: GraphInputs, blocks: Blocks) -> list[Tensor]:
     return list(local.split(counts.tolist(), dim=1))
 
 
-def _cached(edge_index: Tensor, num_nodes: int, settings: SpectrumSettings) -> Spectrum:
+def _cached(edge_index: Tensor, num_nodes: int, options: SpectrumOptions) -> Spectrum:
     """Return the eigenpairs from the cache on disk, or put them there."""
     source = content_hash({"edge_index": edge_index, "nodes": torch.tensor([num_nodes])})
-    key = cache_key({"edges": source}, VERSION, vars(settings))
+    key = cache_key({"edges": source}, VERSION, vars(options))
 
     def build() -> Entry:
-        made = graph_spectrum(edge_index, num_nodes, settings)
+        made = graph_spectrum(edge_index, num_nodes, options)
         tensors = {name: value for name, value in vars(made).items() if isinstance(value, Tensor)}
         return Entry(tensors, {"components": made.components})
 
@@ -202,11 +202,11 @@ def _adjacency(edge_index: Tensor, nodes: int, loops: bool) -> csr_matrix:
     return matrix
 
 
-def _wanted(nodes: int, components: int, settings: SpectrumSettings) -> int:
+def _wanted(nodes: int, components: int, options: SpectrumOptions) -> int:
     """Return how many positive eigenvalues to keep."""
-    count = max(round(settings.share * nodes), 1) - components
+    count = max(round(options.share * nodes), 1) - components
     count = max(min(count, nodes - components), 0)
-    return count if settings.eigenpairs is None else min(count, settings.eigenpairs)
+    return count if options.eigenpairs is None else min(count, options.eigenpairs)
 
 
 def _positive_pairs(
@@ -215,7 +215,7 @@ def _positive_pairs(
     component: NDArray[np.int32],
     components: int,
     count: int,
-    settings: SpectrumSettings,
+    options: SpectrumOptions,
 ) -> tuple[Floats, Floats, float]:
     """Return the smallest positive eigenvalues, their vectors and the largest eigenvalue."""
     from scipy.sparse import diags
@@ -227,10 +227,10 @@ def _positive_pairs(
     ends = np.cumsum(np.bincount(component, minlength=components))
     found: list[tuple[NDArray[np.int64], Floats, Floats]] = []
     largest = 0.0
-    for members in np.split(order, ends[:-1]) if count or settings.rescale else []:
+    for members in np.split(order, ends[:-1]) if count or options.rescale else []:
         if len(members) > 1:
             block = matrix if len(members) == nodes else matrix[members][:, members]
-            values, vectors, top = _solve_component(block, count, settings)
+            values, vectors, top = _solve_component(block, count, options)
             found.append((members, values, vectors))
             largest = max(largest, top)
     every = np.concatenate([np.empty(0), *[values for _, values, _ in found]])
@@ -256,17 +256,17 @@ def _whole_eigenspaces(values: Floats, count: int) -> int:
 
 
 def _solve_component(
-    matrix: csr_matrix, count: int, settings: SpectrumSettings
+    matrix: csr_matrix, count: int, options: SpectrumOptions
 ) -> tuple[Floats, Floats, float]:
     """Return the positive eigenpairs of a component, all or ``count`` and one, and the largest."""
     nodes = matrix.shape[0]
-    if nodes <= DENSE_NODES or settings.eigenpairs is None:
+    if nodes <= DENSE_NODES or options.eigenpairs is None:
         values, vectors = np.linalg.eigh(np.eye(nodes) - matrix.toarray())
         # A component's first eigenvalue is its only zero.
         return values[1:], vectors[:, 1:], float(values[-1])
     # The zero, the wanted ones, and the next one for a look at ties.
     values, vectors = _lanczos(matrix, min(count + 2, nodes - 1), "LA")
-    top = 1 - float(_lanczos(matrix, 1, "SA")[0][0]) if settings.rescale else 0.0
+    top = 1 - float(_lanczos(matrix, 1, "SA")[0][0]) if options.rescale else 0.0
     order = np.argsort(-values, kind="stable")[1:]
     return 1 - values[order], vectors[:, order], top
 

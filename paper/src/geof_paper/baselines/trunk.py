@@ -1,4 +1,4 @@
-r"""The networks under the contrastive methods: a stack of GCN or of GIN layers.
+r"""What is under the contrastive methods: a stack of GCN or of GIN layers.
 
 .. math::
     \text{GCN:}\quad x' = \sigma(\hat D^{-1/2} (A + I) \hat D^{-1/2} x W + b), \qquad
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,10 @@ from torch.nn import functional as F
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.nn.settings import StepOutputs
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option
+from geof_paper.baselines.contrast import ProbeScale
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.gin import GINLayer
-from geof_paper.baselines.sparse import normalised_adjacency
+from geof_paper.baselines.sparse import input_features, normalised_adjacency
 
 Convolution: TypeAlias = Literal["gcn", "gin"]
 Activation: TypeAlias = Literal["relu", "prelu"]
@@ -51,10 +51,6 @@ class Trunk(nn.Module):
         outputs: StepOutputs,
     ) -> None:
         super().__init__()
-        require_option("conv", conv, get_args(Convolution))
-        require_option("activation", activation, get_args(Activation))
-        require_option("outputs", outputs, get_args(StepOutputs))
-        require_number("dropout", dropout, least=0, below=1)
         self.dropout, self.outputs = dropout, outputs
         self.out_channels = sum(widths[1:]) if outputs == "all" else widths[-1]
         slope = nn.PReLU() if conv == "gcn" and activation == "prelu" else nn.ReLU()
@@ -91,8 +87,59 @@ class GCNLayer(nn.Module):
         return graph_product(inputs, normalised_adjacency, self.linear(x)) + self.bias
 
 
-def outputs_for(task: TaskKind, outputs: StepOutputs | None) -> StepOutputs:
-    """Return what goes to the readout: what was asked for, by default all layers for graphs."""
-    if outputs is not None:
-        return outputs
-    return "all" if task == "graph" else "last"
+class ContrastiveMethod(nn.Module):
+    """What the contrastive methods share: a trunk, and states at a scale for probes.
+
+    Args:
+        widths: Of the features and of every layer.
+        task: Decides about ``outputs`` and ``scale_states`` where they are ``None``.
+        conv: ``"gcn"`` or ``"gin"``.
+        activation: Of GCN layers.
+        dropout: Between layers.
+        outputs: ``"last"`` or ``"all"``; ``None`` for all where the task is about graphs.
+        scale_states: Whether states are handed on at a scale for probes; ``None`` does so for nodes
+            and links.
+        scale_features: Whether rows of the features are scaled.
+        feature_dropout: Of the features.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        task: TaskKind,
+        *,
+        conv: Convolution,
+        activation: Activation,
+        dropout: float,
+        outputs: StepOutputs | None,
+        scale_states: bool | None,
+        scale_features: bool,
+        feature_dropout: float,
+    ) -> None:
+        super().__init__()
+        of_graphs = task == "graph"
+        self.scale_features, self.feature_dropout = scale_features, feature_dropout
+        self.trunk = Trunk(
+            widths,
+            conv=conv,
+            activation=activation,
+            dropout=dropout,
+            outputs=outputs or ("all" if of_graphs else "last"),
+        )
+        self.out_channels = self.trunk.out_channels
+        scale = not of_graphs if scale_states is None else scale_states
+        self.probe_scale = ProbeScale(self.out_channels, enabled=scale)
+
+    def forward(self, inputs: GraphInputs) -> Tensor:
+        """Return the states."""
+        states: Tensor = self.probe_scale(self.encode(inputs))
+        return states
+
+    def encode(self, inputs: GraphInputs) -> Tensor:
+        """Return the trunk's states, as the pretext sees them."""
+        states: Tensor = self.trunk(self.features(inputs), inputs)
+        return states
+
+    def features(self, inputs: GraphInputs) -> Tensor:
+        """Return what the trunk is given."""
+        return input_features(self, inputs)

@@ -32,7 +32,7 @@ eigenpairs are kept; for graphs it has self-loops, all pairs are kept, and eigen
 so that each graph's largest is 2.
 
 Reference: Liu et al., "A General Graph Spectral Wavelet Convolution via Chebyshev Order
-Decomposition", ICML 2025. Evidence: filters, convolution, layer and settings from the published
+Decomposition", ICML 2025. Evidence: filters, convolution, layer and values from the published
 source; link task reconstructed (eigenpairs of the training graph). Known differences:
 
 - :math:`\Psi_t` is never formed; :math:`U (g_t \odot (U^\top x))` is the same with :math:`O(nK)`
@@ -58,9 +58,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -70,7 +71,7 @@ from geof.methods.registry import Method, register
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm
 from geof.nn.sparse import SparseLinear
-from geof.options import require_number, require_option, require_positive
+from geof.options import Count, Positive, Probability, checked
 from geof_paper.baselines.blocks import Blocks
 from geof_paper.baselines.fixed_products import fixed_product, graph_product
 from geof_paper.baselines.sparse import (
@@ -79,7 +80,7 @@ from geof_paper.baselines.sparse import (
     input_features,
     normalised_adjacency,
 )
-from geof_paper.baselines.spectrum import Spectrum, SpectrumSettings, kept_spectra
+from geof_paper.baselines.spectrum import Spectrum, SpectrumOptions, cached_spectra
 from geof_paper.presets import PRESETS
 
 Local: TypeAlias = Literal["gcn", "none"]
@@ -122,6 +123,7 @@ class WaveGC(nn.Module):
         feature_dropout: Of the input features.
     """
 
+    @checked
     def __init__(
         self,
         in_channels: int,
@@ -129,39 +131,27 @@ class WaveGC(nn.Module):
         task: TaskKind = "node",
         num_nodes: int | None = None,
         num_edges: int | None = None,
-        hidden_channels: int = 64,
-        num_layers: int = 2,
+        hidden_channels: Count = 64,
+        num_layers: Count = 2,
         local: Local = "gcn",
         activation: Activation = "gelu",
-        dropout: float = 0.2,
-        wave_dropout: float = 0.5,
-        filter_dropout: float = 0.1,
-        order: int = 3,
-        num_scales: int = 3,
-        max_scale: float = 1.0,
-        heads: int = 2,
+        dropout: Probability = 0.2,
+        wave_dropout: Probability = 0.5,
+        filter_dropout: Probability = 0.1,
+        order: Annotated[int, Field(ge=2)] = 3,  # the first wavelet term is zero
+        num_scales: Count = 3,
+        max_scale: Positive = 1.0,
+        heads: Count = 2,
         shared_filters: bool = True,
         norm: Norm = "none",
         variant: Variant | None = None,
-        share: float | None = None,
-        eigenpairs: int | None = 256,
+        share: Annotated[float, Field(gt=0, le=1)] | None = None,
+        eigenpairs: Count | None = 256,
         scale_features: bool = False,
-        feature_dropout: float = 0.0,
+        feature_dropout: Probability = 0.0,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", hidden_channels)
-        require_positive("num_layers", num_layers)
-        require_option("local", local, get_args(Local))
-        require_option("activation", activation, get_args(Activation))
-        require_option("norm", norm, get_args(Norm))
-        for name, value in (
-            ("dropout", dropout),
-            ("wave_dropout", wave_dropout),
-            ("filter_dropout", filter_dropout),
-            ("feature_dropout", feature_dropout),
-        ):
-            require_number(name, value, least=0, below=1)
-        self.spectrum = _spectrum_settings(task, variant, share, eigenpairs)
+        self.spectrum = _spectrum_options(task, variant, share, eigenpairs)
         self.whole = (num_nodes, num_edges)
         self.scale_features, self.feature_dropout = scale_features, feature_dropout
         self.out_channels = hidden_channels
@@ -193,14 +183,7 @@ class WaveGC(nn.Module):
     def forward(self, inputs: GraphInputs) -> Tensor:
         """Return the last layer's states."""
         basis = SpectralBasis.of(inputs, self.spectrum, on_disk=self._is_whole(inputs))
-        x: Tensor = self.input(
-            input_features(
-                inputs,
-                scale=self.scale_features,
-                dropout=self.feature_dropout,
-                training=self.training,
-            )
-        )
+        x: Tensor = self.input(input_features(self, inputs))
         frames = [generator(basis) for generator in self.filters]
         for number, layer in enumerate(self.layers):
             x = layer(x, inputs, basis, frames[min(number, len(frames) - 1)])
@@ -211,19 +194,15 @@ class WaveGC(nn.Module):
         return self.whole == (inputs.x.size(0), inputs.edge_index.size(1))
 
 
-def _spectrum_settings(
+def _spectrum_options(
     task: TaskKind, variant: Variant | None, share: float | None, eigenpairs: int | None
-) -> SpectrumSettings:
+) -> SpectrumOptions:
     if variant is None:
         variant = "graph" if task == "graph" else "node"
-    require_option("variant", variant, get_args(Variant))
     graph = variant == "graph"
     if share is None:
         share = 1.0 if graph else NODE_SHARE
-    require_number("share", share, above=0, most=1)
-    if eigenpairs is not None:
-        require_positive("eigenpairs", eigenpairs)
-    return SpectrumSettings(loops=graph, share=share, eigenpairs=eigenpairs, rescale=graph)
+    return SpectrumOptions(loops=graph, share=share, eigenpairs=eigenpairs, rescale=graph)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,17 +239,17 @@ class SpectralBasis:
 
     @classmethod
     def of(
-        cls, inputs: GraphInputs, settings: SpectrumSettings, *, on_disk: bool = False
+        cls, inputs: GraphInputs, options: SpectrumOptions, *, on_disk: bool = False
     ) -> SpectralBasis:
         """Return the basis of a batch, kept with it."""
 
         def build() -> SpectralBasis:
-            spectra = kept_spectra(inputs, settings, on_disk=on_disk)
+            spectra = cached_spectra(inputs, options, on_disk=on_disk)
             # From graph after graph, as the eigenpairs come, to the order of the batch.
             order = None if inputs.batch is None else torch.argsort(inputs.batch, stable=True)
             return cls.join(spectra, order)
 
-        return inputs.cached((cls, settings, inputs.x.dtype), build)
+        return inputs.cached((cls, options, inputs.x.dtype), build)
 
     @classmethod
     def join(cls, spectra: list[Spectrum], order: Tensor | None = None) -> SpectralBasis:
@@ -389,10 +368,6 @@ class FilterGenerator(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        require_positive("order", order, least=2)  # the first wavelet term is zero
-        require_positive("num_scales", num_scales)
-        require_number("max_scale", max_scale, above=0)
-        require_positive("heads", heads)
         _require_multiple(channels, "heads", heads)
         self.order, self.max_scale, self.heads, self.dropout = order, max_scale, heads, dropout
         # Not a buffer, which would keep single precision's error when the model is made double.
@@ -485,8 +460,6 @@ class WaveLayer(nn.Module):
         norm: Norm,
     ) -> None:
         super().__init__()
-        require_positive("hidden_channels", channels)
-        require_positive("num_scales", num_scales)
         _require_multiple(channels, "num_scales + 1", num_scales + 1)
         self.dropout, self.wave_dropout = dropout, wave_dropout
         self.activation = F.gelu if activation == "gelu" else F.relu
@@ -527,7 +500,6 @@ class WaveLayer(nn.Module):
 
 
 def _require_multiple(channels: int, name: str, parts: int) -> None:
-    require_positive("hidden_channels", channels)
     if channels % parts:
         raise ConfigError(
             f"Expected 'hidden_channels' to be a multiple of {name} (got {channels} and {parts}). "
