@@ -291,12 +291,7 @@ def test_the_statistic_changes_the_result_and_only_along_edges(host):
 
 class HostCase(MethodTestCase):
     options = {"hidden_channels": 6, "blocks": 2, "rank": 4, "temperature": 5.0}
-    variants = (
-        {},
-        {"use_signature": True, "outputs": "all"},
-        {"encoding": "vech", "injection": "input_only"},
-        {"statistics": False},
-    )
+    variants = ({}, {"use_signature": True, "outputs": "all"})
     refused = (
         ({"hidden_channels": 0}, "'hidden_channels'"),
         ({"hidden_channels": 6, "blocks": 4}, "'blocks' to divide"),
@@ -320,6 +315,11 @@ class HostCase(MethodTestCase):
 
 class TestGCNWithSO(HostCase):
     method = "gcn-so"
+    variants = (
+        *HostCase.variants,
+        {"encoding": "vech", "injection": "input_only"},
+        {"statistics": False},
+    )
     refused = (*HostCase.refused, ({"normalise": "bach"}, "'normalise'.*Did you mean 'batch'"))
 
 
