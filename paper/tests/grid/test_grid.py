@@ -90,3 +90,17 @@ def test_a_grid_records_what_lies_in_folders(grid):
     assert [run.split for run in read_runs(grid.results)] == ["0", "1"]
     grid.record()
     assert (grid.results / "node.jsonl").read_text() == text
+
+
+def test_a_recorded_run_counts_only_with_what_is_to_be_measured(grid):
+    run(grid)
+    measured = replace(grid, measure="depth")
+    assert measured.unmeasured() == list(grid.cells)
+    grid.work.rename(grid.work.with_name("elsewhere"))
+    cell = grid.cells[0]
+    assert grid.is_done(cell)
+    assert not measured.is_done(cell)
+    assert measured.unmeasured() == []  # nothing is trained here
+    assert len(run(measured)[1]) == 4
+    assert measured.is_done(cell)
+    assert len(read_runs(grid.results)[0].measures["depth"]["geometry_change"]) == 2
