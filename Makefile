@@ -27,7 +27,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-test-slow: SHORT = paper/tests/baselines tests/methods tests/test_documentation.py
+test-slow: SHORT = paper/tests/baselines tests/methods paper/tests/test_documentation.py tests/test_documentation.py
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow $(SHORT:%=--ignore %)
 	# Hundreds of short ones, one per method and dataset.

@@ -167,11 +167,17 @@ def test_stages_that_cannot_be():
         parse({"pretraining": {"epoch": 3}})
 
 
-def test_the_stage_is_part_of_the_config_only_where_there_is_one():
-    assert "pretraining" not in parse().tree()
+def test_the_stage_before_is_part_of_the_config(monkeypatch):
+    assert parse().tree()["pretraining"]["epochs"] == 0
     config = parse({"pretraining": {"epochs": 3, "freeze": False}})
     assert config.tree()["pretraining"]["epochs"] == 3
     assert RunConfig.parse(config.tree()) == config
+    # Switched off over a preset that has one, it stays off when the config is read again.
+    preset = {"pretraining": {"epochs": 5}}
+    monkeypatch.setattr("geof.training.config.load_preset", lambda *_: preset)
+    assert parse().pretraining.epochs == 5
+    off = parse({"pretraining": {"epochs": 0}})
+    assert RunConfig.parse(off.tree()) == off
 
 
 def test_the_learning_rate_falls_in_steps():

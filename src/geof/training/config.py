@@ -259,8 +259,8 @@ class RunConfig:
         tree |= {"data": self.data.to_dict(), **_all_values(self.training)}
         tree |= {"options": _plain(self.options), "readout": _plain(self.readout)}
         tree["signature"] = _all_values(self.signature)
-        if self.pretraining != PretrainingConfig():
-            tree["pretraining"] = _all_values(self.pretraining)
+        # Also where there is no such stage: the preset below may have one.
+        tree["pretraining"] = _all_values(self.pretraining)
         return tree
 
     def to_yaml(self) -> str:
