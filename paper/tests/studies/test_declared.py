@@ -62,3 +62,20 @@ def test_printed_numbers():
     for compared in COMPARED:
         if compared.printed is not None:
             assert printed("node", "CiteSeer", compared.printed) is not None, compared
+
+
+def test_ablations_and_feedback_are_geofs_own_variants():
+    words = {
+        v.label: v.changes for study in ("ablation", "feedback") for v in STUDIES[study].variants
+    }
+    assert words == {
+        "full": (),
+        "w/o SA": ("options.structure_aware=false",),
+        "w/o AI": ("options.atlas_initialisation=false",),
+        "w/o GT": ("options.frame_transport=false",),
+        "w/o SF": ("options.feedback=none",),
+        "w/o GE": ("options.evolution=frozen",),
+        "mean-only": ("options.feedback=mean",),
+        "diagonal": ("options.feedback=diagonal",),
+        "one-shot": ("options.evolution=one-shot",),
+    }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
+from geof.nn.settings import VARIANTS
 from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
 from geof_paper.studies.compared import COMPARED, Compared
 from geof_paper.studies.printed import Printed, paper_tables, printed
@@ -102,18 +103,17 @@ def _graphs(*datasets: str) -> tuple[Benchmark, ...]:
 
 
 FULL = Variant("full", printed="GeoF")
-ABLATIONS = (
-    FULL,
-    Variant("w/o SA", changes=("options.structure_aware=false",)),
-    Variant("w/o AI", changes=("options.atlas_initialisation=false",)),
-    Variant("w/o GT", changes=("options.frame_transport=false",)),
-    Variant("w/o SF", changes=("options.feedback=none",)),
-    Variant("w/o GE", changes=("options.evolution=frozen",)),
-)
+
+
+def _changed(label: str) -> Variant:
+    """Return one of GeoF's own variants, by the paper's name for it."""
+    words = (f"options.{name}={value}" for name, value in VARIANTS[label].items())
+    return Variant(label, changes=tuple(map(str.lower, words)))  # False is false in YAML
+
+
+ABLATIONS = (FULL, *(_changed(label) for label in VARIANTS if label.startswith("w/o ")))
 FEEDBACK = (
-    Variant("mean-only", changes=("options.feedback=mean",)),
-    Variant("diagonal", changes=("options.feedback=diagonal",)),
-    Variant("one-shot", changes=("options.evolution=one-shot",)),
+    *(_changed(label) for label in VARIANTS if not label.startswith(("w/o ", "full"))),
     FULL,
 )
 BLOCKS = tuple(
