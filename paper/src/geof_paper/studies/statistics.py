@@ -128,10 +128,6 @@ class Paired:
     left_out: tuple[Hashable, ...]
     scheme: str
 
-    def more_than_noise(self, level: float = 0.05) -> bool:
-        """Return whether the difference is significant at the level."""
-        return self.p_value is not None and self.p_value < level
-
 
 Scheme = Literal["random", "folds"]
 
