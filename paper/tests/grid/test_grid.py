@@ -4,33 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from geof.methods import registry
-from geof_paper.grid.cells import Row
 from geof_paper.grid.grid import Grid, order
 from geof_paper.grid.records import read_runs, recorded
-from geof_paper.grid.worker import train_cells
+from paper.tests.grid.grids import FROZEN, PLAIN, run, scores
 from paper.tests.stand_ins import stand_in
-
-PLAIN = Row("node", "CiteSeer", "geof", "tuned")
-FROZEN = Row("node", "CiteSeer", "geof", "tuned", ("options.evolution=frozen",), "ablation")
-
-
-@pytest.fixture
-def grid(tiny, small_presets, tmp_path):
-    return Grid(order([PLAIN, FROZEN], ("0", "1")), tmp_path / "work", tmp_path / "results")
-
-
-def run(grid: Grid, **options) -> tuple[int, list[str]]:
-    said: list[str] = []
-    return train_cells(grid, say=said.append, **options), said
-
-
-def scores(grid: Grid) -> list[tuple]:
-    """Return what was recorded; times differ from run to run."""
-    names = ("row", "split", "test", "validation", "best_epoch", "split_hash")
-    return [tuple(getattr(run, name) for name in names) for run in read_runs(grid.results)]
 
 
 def test_variants_of_a_study_read_the_test_part(grid):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 
-import pytest
-
 from geof.data import sources
 from geof.errors import DataError, GeofError, StoppedError
 from geof.executor import Outcome, WorkerLostError
@@ -16,27 +14,9 @@ from geof_paper.grid import worker
 from geof_paper.grid.cells import Row
 from geof_paper.grid.grid import Grid, order
 from geof_paper.grid.records import read_failures, read_runs, results_file
-from geof_paper.grid.worker import CellTrainer, train_cells
+from geof_paper.grid.worker import CellTrainer
 from geof_paper.studies.measures import MEASURES
-
-PLAIN = Row("node", "CiteSeer", "geof", "tuned")
-FROZEN = Row("node", "CiteSeer", "geof", "tuned", ("options.evolution=frozen",), "ablation")
-
-
-@pytest.fixture
-def grid(tiny, small_presets, tmp_path):
-    return Grid(order([PLAIN, FROZEN], ("0", "1")), tmp_path / "work", tmp_path / "results")
-
-
-def run(grid: Grid, **options) -> tuple[int, list[str]]:
-    said: list[str] = []
-    return train_cells(grid, say=said.append, **options), said
-
-
-def scores(grid: Grid) -> list[tuple]:
-    """Return what was recorded; times differ from run to run."""
-    names = ("row", "split", "test", "validation", "best_epoch", "split_hash")
-    return [tuple(getattr(run, name) for name in names) for run in read_runs(grid.results)]
+from paper.tests.grid.grids import FROZEN, run, scores
 
 
 def test_a_stopped_grid_goes_on_to_the_same_scores(grid, tmp_path):
