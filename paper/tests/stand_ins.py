@@ -70,5 +70,5 @@ def small_presets(monkeypatch):
     def load_preset(method, preset, task, dataset=None):
         return SMALL_PRESET if method == "geof" else SMALL_BASELINE
 
-    for module in ("geof.training.config", "geof_paper.studies.declared"):
+    for module in ("geof.training.config", "geof_paper.grid.declared"):
         monkeypatch.setattr(f"{module}.load_preset", load_preset, raising=False)

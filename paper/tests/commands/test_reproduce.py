@@ -18,7 +18,7 @@ from geof.cli import main
 from geof.methods import registry
 from geof.training import Trainer
 from geof_paper.commands.reproduce import COMPUTED, TRAINED
-from geof_paper.studies.declared import STUDIES
+from geof_paper.grid.declared import STUDIES
 from tests.processes import marked, wait_for
 
 FILES = {"table.csv", "table.json", "table.md", "table.tex", "study.json"}

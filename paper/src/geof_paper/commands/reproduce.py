@@ -82,10 +82,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _study_runs(options: argparse.Namespace) -> StudyRuns:
+    from geof_paper.grid.declared import STUDIES, choose_benchmarks, choose_variants
     from geof_paper.grid.grid import Grid, order
     from geof_paper.grid.records import ALL_SPLITS
     from geof_paper.render.study_tables import StudyRuns
-    from geof_paper.studies.declared import STUDIES, choose_benchmarks, choose_variants
 
     study = STUDIES[options.name]
     variants = choose_variants(study, options.methods)

@@ -14,10 +14,10 @@ from geof.geometry import log_determinant
 from geof.training.predict import Run, stored_task
 from geof.training.tasks import NodeTask
 from geof_paper.grid.cells import Benchmark, Cell
+from geof_paper.grid.declared import Variant
 from geof_paper.render.clouds import scatter_panels
 from geof_paper.render.figure_style import PAGE
 from geof_paper.render.study_tables import StudyRuns
-from geof_paper.studies.declared import Variant
 from geof_paper.studies.measures import map_states
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 
 from geof.errors import DataError
 from geof.io import read_json
+from geof_paper.grid.declared import STUDIES
 from geof_paper.render.study_tables import FIGURE
 from geof_paper.render.tables import escape_markdown
-from geof_paper.studies.declared import STUDIES
 
 ORDER = ("aggregate", *STUDIES, "efficiency")
 """Of the studies on the page, by how the names of their tables begin."""

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geof_paper.grid.cells import Benchmark
+from geof_paper.grid.declared import BLOCKS, PROTOTYPES, Variant
 from geof_paper.render import figures, maps
 from geof_paper.render.figure_style import COLUMN, PAGE
 from geof_paper.render.study_tables import Draw, StudyRuns, StudyTable, cell_of
 from geof_paper.render.tables import Cell, Row, Table
-from geof_paper.studies.declared import BLOCKS, PROTOTYPES, Variant
 from geof_paper.studies.statistics import compare_paired, mean_and_deviation
 
 if TYPE_CHECKING:

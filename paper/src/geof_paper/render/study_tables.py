@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from geof.io import write_json
 from geof_paper.grid.cells import Benchmark, Cell, Row
+from geof_paper.grid.declared import Study, Variant
 from geof_paper.grid.grid import Grid
 from geof_paper.grid.records import Record, RecordedRun, failed_splits, recorded
 from geof_paper.render.tables import Cell as TableCell
 from geof_paper.render.tables import Table, write_table
-from geof_paper.studies.declared import Study, Variant
 from geof_paper.studies.printed import Printed
 from geof_paper.studies.statistics import mean_and_deviation
 

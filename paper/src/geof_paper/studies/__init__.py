@@ -1,1 +1,1 @@
-"""What the paper studies: which runs, what is measured on them, and the numbers it prints."""
+"""What the paper compares, measures and prints: methods, measures, statistics, its numbers."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from geof_paper.grid.cells import Row
+from geof_paper.grid.declared import FULL, STUDIES, Variant, choose_benchmarks, choose_variants
 from geof_paper.studies.compared import COMPARED
-from geof_paper.studies.declared import FULL, STUDIES, Variant, choose_benchmarks, choose_variants
 from geof_paper.studies.printed import printed
 
 NODE = ("node", "CiteSeer")
