@@ -2,7 +2,7 @@
 
 Every figure is readable in print and without colours: series differ in marker or hatch too. The
 same data give the same bytes, whatever matplotlib's settings of the user are. Matplotlib is an
-extra (``pip install 'geof[figures]'``) and is imported when the first figure is drawn; pyplot is
+extra (``pip install './paper[figures]'``) and is imported when the first figure is drawn; pyplot is
 never used, so a notebook's figures are left alone.
 """
 
@@ -97,7 +97,7 @@ def _style() -> Iterator[None]:
     except ImportError as error:
         raise ConfigError(
             "Expected matplotlib for figures (it is not installed). Run pip install "
-            "'geof[figures]'."
+            "'./paper[figures]'."
         ) from error
     with matplotlib.style.context(["default", STYLE]):
         yield
