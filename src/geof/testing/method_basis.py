@@ -73,6 +73,7 @@ class MethodCase:
         random_pretext: Whether the pretext's loss is drawn, so that it is no function of the graph.
         exact_edge_order: Whether the order of edges must not change a bit; ``False`` for sums that
             run in the order in which edges are given.
+        learning: Learning rates and epochs to try until a tiny set is learned.
         exceptions: Checks that do not hold for the method, each with the reason.
     """
 
@@ -92,6 +93,7 @@ class MethodCase:
     untrained: ClassVar[Mapping[str, str]] = {}
     random_pretext: ClassVar[bool] = False
     exact_edge_order: ClassVar[bool] = True
+    learning: ClassVar[Sequence[tuple[float, int]]] = ((0.01, 120), (0.001, 200), (0.02, 300))
     exceptions: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **more: Any) -> None:

@@ -191,7 +191,7 @@ class MethodTestCase(StructureChecks):
     def test_overfits_a_tiny_set(self, task: TaskKind) -> None:
         """The training part, scored like the test part, is learned to at least 90 percent."""
         given, scores = tiny_task(task), []
-        for rate, epochs in ((0.01, 120), (0.001, 200), (0.02, 300)):  # some want other steps
+        for rate, epochs in self.learning:
             training = TrainingConfig(
                 epochs=epochs, learning_rate=rate, weight_decay=0.0, evaluate_every=epochs
             )

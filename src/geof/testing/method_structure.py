@@ -188,12 +188,12 @@ class StructureChecks(MethodCase):
         same = torch.equal(found["states"], plain.encode(inputs).states)
         assert not same, "'scale_features' changes nothing"
 
-    def test_dropout_acts_in_training_alone(self) -> None:
+    def test_dropout_acts_in_training_alone(self, variant: Mapping[str, Any]) -> None:
         """Each option that ends in ``dropout``, with all others off."""
         names = [name for name in method_options(self.method, {}) if name.endswith("dropout")]
         task = self.tasks[0]
         inputs = self.inputs(task)
-        off: dict[str, Any] = dict.fromkeys(names, 0.0)
+        off = {**variant, **dict.fromkeys(names, 0.0)}
         plain = self.network(task, **off)
         wanted = plain(inputs)
         plain.train()
