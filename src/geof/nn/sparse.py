@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -15,3 +19,11 @@ class SparseLinear(nn.Linear):
             return super().forward(x)
         product: Tensor = torch.sparse.mm(x, self.weight.t())
         return product if self.bias is None else product + self.bias
+
+
+@contextmanager
+def without_csr_warnings() -> Iterator[None]:
+    """Keep torch from saying, once per process, that its support of CSR matrices is in beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        yield

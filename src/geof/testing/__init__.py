@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from geof.nn.sparse import without_csr_warnings
 from geof.testing.assertions import (
     assert_batch_equals_alone,
     assert_compiles,
@@ -26,7 +27,6 @@ from geof.testing.graphs import (
     tiny_graph,
     tiny_set,
     tiny_task,
-    without_csr_warnings,
 )
 
 if TYPE_CHECKING:

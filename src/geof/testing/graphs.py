@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -128,11 +126,3 @@ def tiny_task(kind: TaskKind, **more: Any) -> Task:
     if kind == "link":
         return LinkTask(data, random_link_split(data.graph.edge_index, 40, 0), **more)
     return NodeTask(data, random_node_split(40, 0), **more)
-
-
-@contextmanager
-def without_csr_warnings() -> Iterator[None]:
-    """Keep torch from saying that its support of sparse CSR matrices is in beta."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        yield

@@ -48,7 +48,7 @@ class Blocks:
 
     @classmethod
     def of(cls, inputs: GraphInputs) -> Blocks:
-        """Return the buckets of a batch, made once and kept with its edges."""
+        """Return the buckets of a batch, made once and cached with its edges."""
 
         def build() -> Blocks:
             batch = inputs.batch

@@ -124,7 +124,7 @@ class ClassicGCN(ClassicGNN):
 
     def conv(self, in_channels: int, out_channels: int) -> nn.Module:
         """Return PyG's layer on the normalised adjacency."""
-        return KeptGCNConv(in_channels, out_channels, normalize=False)
+        return CachedGCNConv(in_channels, out_channels, normalize=False)
 
     def prepare_first(self, conv: nn.Module) -> None:
         """Put a linear map in place that also takes sparse features."""
@@ -147,8 +147,8 @@ class ClassicGAT(ClassicGNN):
         return AttentionConv(in_channels, out_channels)
 
 
-class KeptGCNConv(GCNConv):  # type: ignore[misc]
-    """PyG's layer on the adjacency that is kept with the graph."""
+class CachedGCNConv(GCNConv):  # type: ignore[misc]
+    """PyG's layer on the adjacency that is cached with the graph."""
 
     def forward(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """Return the normalised sums."""

@@ -51,7 +51,7 @@ class EdgePattern:
 
     @classmethod
     def of(cls, edges: Neighbourhoods) -> EdgePattern:
-        """Return the pattern of a graph, made once and kept with its edges."""
+        """Return the pattern of a graph, made once and cached with its edges."""
         return edges.cached(cls._make, lambda: cls._make(edges))
 
     @classmethod

@@ -2,7 +2,7 @@
 
 The gradient of :math:`A x` is :math:`A^T` times what comes from behind. ``torch.sparse.mm``
 transposes the matrix in every backward pass, which takes ten times as long as the product itself;
-here the transposed matrix is made once and kept with the graph.
+here the transposed matrix is made once and cached with the graph.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ For a node with features :math:`x_i \in R^F` and :math:`k` neighbours with
 
 :math:`w_j = 1 / k` if nothing is positive. The second form is used where :math:`k > F`. Nodes of
 equal degree are solved together, in pieces of bounded size; sparse features are made dense piece
-by piece. All in double precision, and the weights of a graph are kept with it.
+by piece. All in double precision, and the weights of a graph are cached with it.
 """
 
 from __future__ import annotations

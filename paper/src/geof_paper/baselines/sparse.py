@@ -1,10 +1,8 @@
-"""What several methods need of a graph or of sparse features, derived once and kept with it."""
+"""What several methods need of a graph or of sparse features, derived once and cached with it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import torch
@@ -14,26 +12,19 @@ from torch_geometric.utils import to_torch_csr_tensor
 
 from geof.methods.interface import GraphInputs
 from geof.nn.refinement import drop_features, scale_rows
+from geof.nn.sparse import without_csr_warnings
 
 
 def csr_matrix(pointer: Tensor, column: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
     """Return a CSR matrix of parts that are known to fit."""
-    with _no_word_of_beta():
+    with without_csr_warnings():
         return torch.sparse_csr_tensor(pointer, column, values, size, check_invariants=False)
 
 
 def csr_transpose(matrix: Tensor) -> Tensor:
     """Return the transpose of a CSR matrix, in CSR form."""
-    with _no_word_of_beta():
+    with without_csr_warnings():
         return matrix.t().to_sparse_csr()
-
-
-@contextmanager
-def _no_word_of_beta() -> Iterator[None]:
-    """Keep torch from saying, once per process, that its CSR support is a beta."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
-        yield
 
 
 class TakesFeatures(Protocol):
@@ -118,7 +109,7 @@ def _cached_matrix(inputs: GraphInputs, weighted: Callable[[GraphInputs], Weight
     def build() -> Tensor:
         nodes = inputs.x.size(0)
         edge_index, weight = weighted(inputs)
-        with _no_word_of_beta():
+        with without_csr_warnings():
             matrix: Tensor = to_torch_csr_tensor(edge_index.flip(0), weight, size=(nodes, nodes))
         return matrix
 

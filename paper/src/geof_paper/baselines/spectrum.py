@@ -21,7 +21,7 @@ basis of it is as good as another. A star keeps its null space alone.
 **How.** Components of up to :data:`DENSE_NODES` nodes are solved densely, larger ones by Lanczos
 iteration (ARPACK) on :math:`I - L` from a fixed start vector, in float64. CPU seconds of the
 largest component on a slow core with other work beside it, 256 pairs: CiteSeer 2.4, Photo 8 to
-12, Computers 21 to 25, CS 57, PubMed 72; 128 pairs of Physics 37. Eigenpairs are kept with the
+12, Computers 21 to 25, CS 57, PubMed 72; 128 pairs of Physics 37. Eigenpairs are cached with the
 graph, and those of a whole large graph also in the cache on disk. ``eigenpairs=None`` sets no limit
 and solves densely, as published: :math:`O(n^2)` memory and :math:`O(n^3)` time.
 """

@@ -241,7 +241,7 @@ class SpectralBasis:
     def of(
         cls, inputs: GraphInputs, options: SpectrumOptions, *, on_disk: bool = False
     ) -> SpectralBasis:
-        """Return the basis of a batch, kept with it."""
+        """Return the basis of a batch, cached with it."""
 
         def build() -> SpectralBasis:
             spectra = cached_spectra(inputs, options, on_disk=on_disk)

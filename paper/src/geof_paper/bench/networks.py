@@ -16,9 +16,9 @@ from torch_geometric.utils import to_torch_csr_tensor
 
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
-from geof.nn.sparse import SparseLinear
+from geof.nn.sparse import SparseLinear, without_csr_warnings
 from geof_paper.bench.catalogue import Entry
-from geof_paper.bench.problems import SIGNATURE_CHANNELS, Piece, Problem, csr_without_remarks
+from geof_paper.bench.problems import SIGNATURE_CHANNELS, Piece, Problem
 
 WIDTH = 64
 DEPTH = 2
@@ -40,7 +40,7 @@ def as_csr(piece: Piece) -> tuple[Tensor, Tensor]:
     """Return features and the normalised adjacency with self-loops, Kipf and Welling's operator."""
     nodes = piece.x.size(0)
     edge_index, weight = gcn_norm(piece.edge_index, num_nodes=nodes)
-    with csr_without_remarks():
+    with without_csr_warnings():
         # Undirected graphs: the transpose PyG asks for is the matrix itself.
         return piece.x, to_torch_csr_tensor(edge_index, weight, size=(nodes, nodes))
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -19,6 +17,7 @@ from geof.data.provision import list_datasets
 from geof.data.records import GraphSet
 from geof.data.signatures import SignatureConfig
 from geof.draws import raw_permutation, raw_stream
+from geof.nn.sparse import without_csr_warnings
 from geof_paper.bench.catalogue import BATCH_SIZE, Shape, Sizes, Workload
 from geof_paper.bench.generators import molecules, skewed_edges, sparse_rows
 
@@ -115,7 +114,7 @@ class Problem:
     @classmethod
     def load(cls, path: Path) -> Problem:
         """Read what :meth:`save` wrote, into memory of this process's own."""
-        with csr_without_remarks():
+        with without_csr_warnings():
             content = torch.load(path, weights_only=True)
         pieces = tuple(Piece(**state) for state in content["pieces"])
         return cls(pieces, Facts(**content["facts"]))
@@ -131,7 +130,7 @@ def build_problem(
         data_root: Folder of raw files, or ``None`` to generate.
         batches: Mini-batches of an epoch (default: the workload's own number).
     """
-    with csr_without_remarks():
+    with without_csr_warnings():
         benchmark = workload.benchmark
         if benchmark is not None and data_root is not None and _is_there(benchmark, data_root):
             source: Source = "real"
@@ -226,12 +225,3 @@ def _bytes(value: object) -> int:
         return value.nbytes
     parts = (value.crow_indices(), value.col_indices(), value.values())
     return sum(part.nbytes for part in parts)
-
-
-@contextmanager
-def csr_without_remarks() -> Iterator[None]:
-    """Silence what torch says once per process about any CSR tensor."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly")
-        yield
