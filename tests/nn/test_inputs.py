@@ -84,7 +84,7 @@ def test_batch_is_checked(model):
         ({"spectral_floor": 0.0}, r"'spectral_floor'"),
         ({"temperature": "hot"}, r"'temperature' to be a finite number.*got 'hot'"),
         ({"structure_aware": "False"}, r"'structure_aware' to be True or False \(got 'False'\)"),
-        ({"log_scale_bounds": 5}, r"'log_scale_bounds' to be two finite numbers"),
+        ({"log_scale_bounds": 5}, r"'log_scale_bounds' to be a list of 2, each a finite number"),
         ({"offdiagonal_bound": "x"}, r"'offdiagonal_bound'"),
         ({"offdiagonal_bound": 0.0}, r"'offdiagonal_bound'"),
         ({"log_scale_bounds": (1.0, -1.0)}, r"'log_scale_bounds'.*smaller first"),

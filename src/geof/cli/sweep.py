@@ -24,7 +24,6 @@ from geof.cli.arguments import (
     read_config_file,
 )
 from geof.errors import ConfigError, GeofError, StoppedError
-from geof.yaml_files import parse_words, read_yaml
 
 if TYPE_CHECKING:
     from geof.training.runs import TrialTrainer
@@ -129,6 +128,8 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
     Study.require_room(options.out)
     if options.space is None:
         raise ConfigError("Expected 'SPACE.yaml', the options to search (got none).")
+    from geof.yaml_files import read_yaml
+
     searched = read_yaml(options.space)
     splits = _splits(options)
     sampler: Sampler = options.sampler or "tpe"
@@ -152,6 +153,8 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
 
 
 def _splits(options: argparse.Namespace) -> tuple[str, ...]:
+    from geof.yaml_files import parse_words
+
     word = parse_words(options.settings).get("split")
     named = [split for split in (options.splits, options.split, word) if split is not None]
     if len(named) > 1:
