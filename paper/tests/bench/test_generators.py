@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from geof.errors import ConfigError
+from geof.nn.sparse import without_csr_warnings
 from geof_paper.bench.generators import molecules, skewed_edges, sparse_rows
-from geof_paper.bench.problems import csr_without_remarks
 
 
 def degrees(edge_index, nodes):
@@ -78,7 +78,7 @@ def reachable(graph) -> int:
 
 @pytest.mark.parametrize("density", [0.001, 0.1, 0.35, 1.0])
 def test_sparse_rows_have_the_density_and_sum_to_one(density):
-    with csr_without_remarks():
+    with without_csr_warnings():
         x = sparse_rows(50, 200, density)
     filled = max(1, round(200 * density))
     assert x.values().numel() == 50 * filled

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="the extra geof[figures] is not installed")
+pytest.importorskip("matplotlib", reason="the extra figures of geof-paper is not installed")
 
 from geof.errors import ConfigError, DataError, ShapeError
 from geof_paper.render import clouds, figure_style, figures
@@ -143,7 +143,7 @@ def test_pyplot_is_left_alone():
 @every_figure
 def test_without_matplotlib_the_command_is_named(draw, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'geof\[figures\]'"):
+    with pytest.raises(ConfigError, match=r"pip install './paper\[figures\]'"):
         draw()
 
 
