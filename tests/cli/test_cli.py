@@ -69,6 +69,15 @@ def test_from_training_to_embedding_as_typed_in_a_shell(tmp_path):
         assert len(file.read_text().splitlines()) == 61
 
 
+@pytest.mark.parametrize("words", [["bench", "--quick"], ["reproduce", "ablation"], ["results"]])
+def test_commands_of_geof_paper_say_where_they_are_to_be_had(words, monkeypatch, capsys):
+    monkeypatch.setattr("geof.cli.main.entry_points", lambda group: {})
+    assert cli.main(words) == 1
+    said = capsys.readouterr().err
+    assert f"got {words[0]!r}, which is part of geof-paper" in said
+    assert "pip install ./paper" in said
+
+
 @pytest.fixture
 def short_demo(monkeypatch):
     short = [dataclasses.replace(c, epochs=2) for c in demo.ENTRIES]

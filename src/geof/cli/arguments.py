@@ -21,15 +21,17 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         words: The argument that collects them; ``None`` where a command has none.
+        absent: Whether the command is not installed: whatever follows it is passed over.
     """
 
     words: str | None = None
+    absent: bool = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse; argparse leaves a second group of positional words over."""
-        options, left = super().parse_known_args(args, namespace)
+        options, left = super().parse_known_args([] if self.absent else args, namespace)
         if self.words is None:
             return options, left
         words = [word for word in left if "=" in word and not word.startswith("-")]

@@ -61,5 +61,5 @@ def _add_absent(commands: argparse._SubParsersAction[Parser], name: str, text: s
         )
 
     parser = commands.add_parser(name, help=f"{text} (needs geof-paper)", add_help=False)
-    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    parser.absent = True
     parser.set_defaults(run=run)
