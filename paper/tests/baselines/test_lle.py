@@ -13,11 +13,14 @@ from geof.methods.interface import GraphInputs
 from geof.testing import assert_same
 from geof_paper.baselines import lle
 from geof_paper.baselines.lle import as_convex, lle_weights, ridge_weights
-from paper.tests.baselines.graphs import with_isolated_nodes
 
 
 def graph(seed: int, nodes: int = 30, edges: int = 60, channels: int = 7) -> GraphInputs:
-    return with_isolated_nodes(seed, nodes, edges, channels)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(nodes, channels, generator=generator, dtype=torch.float64)
+    edge_index = torch.randint(0, nodes - 2, (2, edges), generator=generator)  # two are isolated
+    edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]])
+    return GraphInputs.build(x, edge_index, torch.zeros(nodes, 1))
 
 
 def matrix(inputs: GraphInputs, weights: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,16 @@ from geof.methods.interface import GraphInputs, HasPretext
 from geof.testing import MethodTestCase, assert_same, draw_parameters
 from geof_paper.baselines.lle import lle_weights
 from geof_paper.baselines.ml2_gcl import ML2GCL, neighbour_loss
-from paper.tests.baselines.graphs import NO_EDGES, with_isolated_nodes
+
+NONE = torch.empty(2, 0, dtype=torch.long)
+
+
+def graph(seed: int = 0, nodes: int = 12, edges: int = 20, channels: int = 5) -> GraphInputs:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(nodes, channels, generator=generator, dtype=torch.float64)
+    edge_index = torch.randint(0, nodes - 2, (2, edges), generator=generator)  # two are isolated
+    edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]])
+    return GraphInputs.build(x, edge_index, torch.zeros(nodes, 3).double())
 
 
 def build(task="node", **options) -> ML2GCL:
@@ -48,7 +57,7 @@ def graded(function, z: torch.Tensor) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("tau", [0.1, 0.7])
 def test_the_loss_on_200_nodes_is_the_dense_one(tau):
     """Some weights are clipped to zero, so some neighbours are negatives; so is the node itself."""
-    given = with_isolated_nodes(1, nodes=200, edges=700)
+    given = graph(1, nodes=200, edges=700)
     weight = lle_weights(given, ridge=0.01, binarise=False)
     W = dense_weights(given, weight)
     assert int((W[given.edge_index[1], given.edge_index[0]] == 0).sum()) > 50
@@ -60,7 +69,7 @@ def test_the_loss_on_200_nodes_is_the_dense_one(tau):
 
 
 def test_drawn_anchors_and_candidates():
-    given = with_isolated_nodes(1, nodes=60, edges=150)
+    given = graph(1, nodes=60, edges=150)
     weight = lle_weights(given, ridge=0.01, binarise=False)
     W = dense_weights(given, weight)
     z = torch.randn(60, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -79,7 +88,7 @@ def test_drawn_anchors_and_candidates():
 
 
 def test_the_drawn_loss_is_near_the_whole_one():
-    given = with_isolated_nodes(1, nodes=200, edges=700)
+    given = graph(1, nodes=200, edges=700)
     weight = lle_weights(given, ridge=0.01, binarise=False)
     z = torch.randn(200, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     torch.manual_seed(0)
@@ -90,7 +99,7 @@ def test_the_drawn_loss_is_near_the_whole_one():
 
 def test_nothing_to_learn_from_is_a_loss_of_zero():
     for nodes in (1, 4):
-        given = GraphInputs.build(torch.rand(nodes, 5).double(), NO_EDGES, torch.zeros(nodes, 3))
+        given = GraphInputs.build(torch.rand(nodes, 5).double(), NONE, torch.zeros(nodes, 3))
         for options in ({}, {"anchors": 2}):
             model = build(**options).train()
             loss = model.pretext_loss(given)
@@ -100,7 +109,7 @@ def test_nothing_to_learn_from_is_a_loss_of_zero():
 
 
 def test_zero_states_and_isolated_nodes_have_finite_gradients():
-    given = with_isolated_nodes()
+    given = graph()
     weight = lle_weights(given, ridge=0.01, binarise=True)
     z = torch.randn(12, 4).double()
     z[[0, 11]] = 0.0
@@ -123,7 +132,7 @@ def by_hand(model: ML2GCL, given: GraphInputs, x: torch.Tensor) -> list[torch.Te
 
 
 def test_the_encoder_by_hand():
-    given = with_isolated_nodes()
+    given = graph()
     binary = (given.x > 0).double()
     for options, x in (
         ({}, binary),
@@ -153,15 +162,35 @@ def test_the_encoder_by_hand():
 
 
 def test_dropout_is_between_layers():
-    given = with_isolated_nodes()
+    given = graph()
     model = build(scale_states=False, outputs="all", dropout=0.5)
     still, noisy = model(given), model.train()(given)
     assert torch.equal(noisy[:, :6], still[:, :6])
     assert not torch.equal(noisy[:, 6:], still[:, 6:])
 
 
+def test_states_are_handed_on_at_a_scale_for_probes():
+    given = graph()
+    z = build(scale_states=False)(given)
+    rows = F.normalize(z, dim=-1) * 6**0.5
+    model = build()
+    assert_same({"z": model(given)}, {"z": rows / (1 + 1e-5) ** 0.5}, 1e-12)  # nothing seen yet
+    model.train()
+    model.trunk.dropout = 0.0
+    for _ in range(60):
+        model.pretext_loss(given)
+    states = model.eval()(given)
+    torch.testing.assert_close(states.mean(0), torch.zeros(6).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(states.std(0), torch.ones(6).double(), rtol=0, atol=1e-3)
+    for _ in range(3):  # evaluation changes no statistics
+        model.pretext_loss(given)
+        assert torch.equal(model(given), states)
+    assert not isinstance(build("graph").probe_scale.columns, torch.nn.BatchNorm1d)
+    assert build("graph", num_layers=3).out_channels == 18
+
+
 def test_in_a_batch_weights_are_the_graphs_own_and_negatives_all_nodes():
-    first, second = with_isolated_nodes(0), with_isolated_nodes(1, nodes=9)
+    first, second = graph(0), graph(1, nodes=9)
     batch = GraphInputs.build(
         torch.cat([first.x, second.x]),
         torch.cat([first.edge_index, second.edge_index + 12], dim=1),

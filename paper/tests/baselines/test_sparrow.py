@@ -10,7 +10,16 @@ from torch_geometric.utils import to_undirected
 from geof.methods.interface import GraphInputs, HasPretext
 from geof.testing import MethodTestCase, assert_same, draw_parameters
 from geof_paper.baselines.sparrow import SPARROW, pair_loss
-from paper.tests.baselines.graphs import NO_EDGES, with_isolated_nodes
+
+NONE = torch.empty(2, 0, dtype=torch.long)
+
+
+def graph(seed: int = 0, nodes: int = 12, edges: int = 20, channels: int = 5) -> GraphInputs:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(nodes, channels, generator=generator, dtype=torch.float64)
+    edge_index = torch.randint(0, nodes - 2, (2, edges), generator=generator)  # two are isolated
+    edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]])
+    return GraphInputs.build(x, edge_index, torch.zeros(nodes, 3).double())
 
 
 def build(task="node", **options) -> SPARROW:
@@ -82,7 +91,7 @@ def by_hand(model: SPARROW, given: GraphInputs, x: torch.Tensor, act) -> list[to
 
 
 def test_encoder_projection_and_loss_by_hand():
-    given = with_isolated_nodes()
+    given = graph()
     for options, x in (
         ({}, given.x),
         ({"activation": "relu", "num_layers": 3}, given.x),
@@ -101,9 +110,24 @@ def test_encoder_projection_and_loss_by_hand():
         assert_same({"loss": model.pretext_loss(given)}, {"loss": loss}, 1e-10)
 
 
+def test_states_are_handed_on_at_a_scale_for_probes():
+    given = graph()
+    h = build(scale_states=False)(given)
+    model = build()
+    rows = F.normalize(h, dim=-1) * 6**0.5
+    assert_same({"h": model(given)}, {"h": rows / (1 + 1e-5) ** 0.5}, 1e-12)  # nothing seen yet
+    model.train()
+    for _ in range(60):
+        model.pretext_loss(given)
+    states = model.eval()(given)
+    torch.testing.assert_close(states.mean(0), torch.zeros(6).double(), rtol=0, atol=1e-6)
+    model.pretext_loss(given)
+    assert torch.equal(model(given), states)
+
+
 @pytest.mark.parametrize("negatives", ["all", "across"])
 def test_a_stopped_side_gets_no_gradient_of_its_own(negatives):
-    given = with_isolated_nodes()
+    given = graph()
     gradients = {}
     for stop in ("none", "states", "projections"):
         model = build(stop_gradient=stop, negatives=negatives)
@@ -122,7 +146,7 @@ def test_a_stopped_side_gets_no_gradient_of_its_own(negatives):
 
 
 def test_drawn_nodes_are_contrasted_among_themselves():
-    given = with_isolated_nodes()
+    given = graph()
     model = build(anchors=5, scale_states=False)
     torch.manual_seed(4)
     loss = model.pretext_loss(given)
@@ -148,8 +172,8 @@ def batch_of(graphs: list[GraphInputs]) -> GraphInputs:
 
 @pytest.mark.parametrize("conv", ["gcn", "gin"])
 def test_graphs_are_contrasted_by_their_sums(conv):
-    graphs = [with_isolated_nodes(seed, nodes=5 + seed) for seed in range(4)]
-    graphs.append(GraphInputs.build(graphs[0].x[:1], NO_EDGES, torch.zeros(1, 3).double()))
+    graphs = [graph(seed, nodes=5 + seed) for seed in range(4)]
+    graphs.append(GraphInputs.build(graphs[0].x[:1], NONE, torch.zeros(1, 3).double()))
     model = build("graph", conv=conv, num_layers=3)
     assert model.out_channels == (12 + 12 + 6 if conv == "gcn" else 18)
     alone = [model(one) for one in graphs]
@@ -165,7 +189,7 @@ def test_graphs_are_contrasted_by_their_sums(conv):
 def test_isolated_nodes_without_features_and_graphs_without_edges():
     """Their states are zero under ReLU: no direction."""
     for task in ("node", "graph"):
-        given = GraphInputs.build(torch.zeros(4, 5), NO_EDGES, torch.zeros(4, 3))
+        given = GraphInputs.build(torch.zeros(4, 5), NONE, torch.zeros(4, 3))
         model = SPARROW(5, task, hidden_channels=6, activation="relu")
         loss = model.pretext_loss(given)
         loss.backward()

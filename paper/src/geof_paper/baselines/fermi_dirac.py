@@ -44,11 +44,7 @@ class FermiDiracReadout(nn.Module):
                 f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
                 "Sources stand in the first row, as in edge_index."
             )
-        return (self.radius - self.squared_distance(encoding, pairs)) / self.temperature
-
-    def squared_distance(self, encoding: Encoding, pairs: Tensor) -> Tensor:
-        """Return the squared distances of pairs, here in the flat chart of the states."""
         states = encoding.states
         # index_select sums its gradient in a fixed order.
         difference = states.index_select(0, pairs[0]) - states.index_select(0, pairs[1])
-        return difference.square().sum(-1)
+        return (self.radius - difference.square().sum(-1)) / self.temperature

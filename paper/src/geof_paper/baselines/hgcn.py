@@ -47,7 +47,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from geof.errors import ConfigError
+from geof.errors import ConfigError, ShapeError
 from geof.kernels import Neighbourhoods
 from geof.methods.interface import Encoding, GraphInputs, TaskKind
 from geof.methods.registry import Method, register
@@ -271,11 +271,18 @@ class HyperbolicLinkReadout(FermiDiracReadout):
         temperature: :math:`t > 0`.
     """
 
-    def squared_distance(self, encoding: Encoding, pairs: Tensor) -> Tensor:
-        """Return :math:`d(z_u, z_v)^2` in the ball of the last layer's curvature."""
+    def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Tensor:
+        """Return the logits of ``pairs`` ``(2, P)``."""
+        if pairs.dim() != 2 or pairs.size(0) != 2:
+            raise ShapeError(
+                f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
+                "Sources stand in the first row, as in edge_index."
+            )
         c = encoding.context
         z = exp0(encoding.states, c)
-        return squared_distance(z.index_select(0, pairs[0]), z.index_select(0, pairs[1]), c)
+        # index_select sums its gradient in a fixed order.
+        apart = squared_distance(z.index_select(0, pairs[0]), z.index_select(0, pairs[1]), c)
+        return (self.radius - apart) / self.temperature
 
 
 def hyperbolic_layers(
