@@ -149,6 +149,7 @@ def test_a_run_does_not_bring_its_plugin_along(tmp_path, capsys):
     assert "single_file" not in (tmp_path / "run" / "config.json").read_text()
 
 
+@pytest.mark.slow  # an installation and four processes that import torch
 def test_an_installed_package_trains_on_the_three_tasks(tmp_path):
     """With its presets, found through its entry point in a fresh process."""
     pytest.importorskip("hatchling")
