@@ -1,14 +1,27 @@
-"""Files written to a temporary name and renamed, and JSON files read with their faults named."""
+"""Files: written to a temporary name and renamed, JSON and YAML read with their faults named.
+
+YAML holds options. Training options stand at the top, the others in sections: ``options.steps=3``
+on a command line is ``options: {steps: 3}`` in a file, the same names and values. PyYAML is
+imported when a file is read or written, not before.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from geof.errors import DataError
+from geof.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import yaml
+
+Tree: TypeAlias = dict[str, Any]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -64,3 +77,163 @@ def read_json(path: Path, expected: str, kind: type = dict) -> Any:
             f"Expected {expected} at '{path}' ({reason}). Check the path, or make the file again."
         ) from error
     return content
+
+
+# YAML 1.1 reads yes, no, on and off as booleans, 1e-3 as text, 1:30 as a number and 2024-01-31 as a
+# date. SafeLoader's own tables are copied, not changed: other users of PyYAML keep theirs.
+_OURS = (":bool", ":float", ":int", ":timestamp")
+
+
+@cache
+def _loader() -> type[yaml.SafeLoader]:
+    """Return a loader of YAML as people mean it.
+
+    ``1e-3`` is a number, ``no`` and a date are words, and no key comes twice.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(_OURS)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    for kind, pattern, first in (
+        ("bool", r"^(?:true|True|false|False)$", "tTfF"),
+        ("null", r"^None$", "N"),
+        (
+            "float",
+            r"^[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?$",
+            "-+.0123456789",
+        ),
+        ("int", r"^[-+]?(?:0|[1-9]\d*)$", "-+0123456789"),
+    ):
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), list(first))
+    Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_repeats)
+    return Loader
+
+
+def _mapping_without_repeats(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Tree:
+    import yaml
+
+    tree: Tree = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.MarkedYAMLError(
+                problem=f"expected a name for a key, got {key!r}", problem_mark=key_node.start_mark
+            )
+        if key in tree:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key!r} comes twice", problem_mark=key_node.start_mark
+            )
+        tree[key] = loader.construct_object(value_node, deep=True)
+    return tree
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    """Return a dumper that quotes what :func:`_loader` would misread; lists go on one line."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    theirs = yaml.SafeDumper.yaml_implicit_resolvers
+    Dumper.yaml_implicit_resolvers = {
+        first: [*theirs.get(first, [])]
+        + [pair for pair in resolvers if pair not in theirs.get(first, [])]
+        for first, resolvers in _loader().yaml_implicit_resolvers.items()
+    }
+    Dumper.add_representer(
+        list,
+        lambda dumper, data: dumper.represent_sequence(
+            "tag:yaml.org,2002:seq", data, flow_style=True
+        ),
+    )
+    return Dumper
+
+
+def read_yaml(path: Path) -> Tree:
+    """Read a YAML file of options.
+
+    Raises:
+        DataError: If the file cannot be read.
+        ConfigError: If it is not YAML or not a mapping; says where.
+    """
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"Expected a config file at '{path}' ({error}).") from error
+    try:
+        tree = yaml.load(text, _loader())  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"Expected '{path}' to be YAML ({_one_line(error)}).") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"Expected '{path}' to hold options as 'key: value' lines (got {type(tree).__name__})."
+        )
+    return tree
+
+
+def parse_words(words: Sequence[str]) -> Tree:
+    """Return ``KEY=VALUE`` words as a tree; values are read as YAML.
+
+    Raises:
+        ConfigError: For a word without ``=`` or a value that is not YAML.
+
+    >>> parse_words(["epochs=3", "model.steps=4", "clip=1e-1", "patience=null"])
+    {'epochs': 3, 'model': {'steps': 4}, 'clip': 0.1, 'patience': None}
+    """
+    import yaml
+
+    tree: Tree = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"Expected options as KEY=VALUE (got {word!r}).")
+        try:
+            value = yaml.load(text, _loader())  # a SafeLoader
+        except yaml.YAMLError as error:
+            raise ConfigError(
+                f"Expected a value for '{key}' (got {text!r}: {_one_line(error)})."
+            ) from error
+        branch: Tree = value
+        for name in reversed(key.split(".")):
+            branch = {name: branch}
+        tree = merge(tree, branch)
+    return tree
+
+
+def merge(*trees: Mapping[str, Any]) -> Tree:
+    """Return the trees laid over one another, later ones on top."""
+    merged: Tree = {}
+    for tree in trees:
+        for key, value in tree.items():
+            below = merged.get(key)
+            if isinstance(below, dict) and isinstance(value, Mapping):
+                value = merge(below, value)
+            merged[key] = value
+    return merged
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Return a tree as YAML that :func:`read_yaml` reads back."""
+    import yaml
+
+    return yaml.dump(_plain(tree), Dumper=_dumper(), sort_keys=False, allow_unicode=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    return " ".join(str(error).split())

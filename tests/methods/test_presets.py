@@ -9,10 +9,10 @@ import pytest
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
+from geof.io import read_yaml
 from geof.methods.presets import default_preset, load_preset, preset_datasets, preset_names
 from geof.methods.registry import Method, get_method, method_names, register, unregister
 from geof.training import RunConfig, Trainer, build_task
-from geof.yaml_files import read_yaml
 from tests.training.toys import graph_set, node_graph
 
 FILES = {method: sorted(get_method(method).presets.glob("*/*.yaml")) for method in method_names()}

@@ -13,9 +13,9 @@ from torch_geometric.data import Data
 from geof import GeoF
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError
+from geof.io import read_yaml
 from geof.training import RunConfig, Trainer, TrainingConfig, build_task
 from geof.training.tasks import metric_of
-from geof.yaml_files import read_yaml
 from tests.training.toys import graph_set, node_graph
 
 

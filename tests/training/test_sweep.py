@@ -17,12 +17,12 @@ from geof.data.formats import from_npz
 from geof.data.sources import Loaded
 from geof.errors import ConfigError, DataError, StoppedError
 from geof.executor import Outcome, WorkerLostError
+from geof.io import read_yaml
 from geof.training import NodeTask, RunConfig, Trainer, runs
 from geof.training.run_folder import locked
 from geof.training.runs import Runner, TrialTrainer
 from geof.training.space import Choices, Range, Space, laid_over
 from geof.training.sweep import Sweep, SweepConfig, _hash_of, best_of
-from geof.yaml_files import read_yaml
 
 FIXED = {
     "method": "gcn",

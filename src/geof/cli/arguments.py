@@ -145,8 +145,8 @@ def config_of(options: argparse.Namespace) -> RunConfig:
     Raises:
         GeofError: Whatever is wrong with it, before any data is read.
     """
+    from geof.io import parse_words
     from geof.training.config import RunConfig
-    from geof.yaml_files import parse_words
 
     load_plugins(options)
     below = {} if options.config is None else read_config_file(options.config)
@@ -166,9 +166,9 @@ def read_config_file(path: Path) -> dict[str, Any]:
         DataError: If it cannot be read.
         ConfigError: If it is not a mapping.
     """
+    from geof.io import read_yaml
     from geof.training.config import RunConfig, renamed
     from geof.training.run_folder import read_config
-    from geof.yaml_files import read_yaml
 
     if path.name == "config.json":
         before = path.parent / "settings.yaml"  # of an earlier version, which names the data

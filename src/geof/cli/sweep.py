@@ -128,7 +128,7 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
     Study.require_room(options.out)
     if options.space is None:
         raise ConfigError("Expected 'SPACE.yaml', the options to search (got none).")
-    from geof.yaml_files import read_yaml
+    from geof.io import read_yaml
 
     searched = read_yaml(options.space)
     splits = _splits(options)
@@ -153,7 +153,7 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
 
 
 def _splits(options: argparse.Namespace) -> tuple[str, ...]:
-    from geof.yaml_files import parse_words
+    from geof.io import parse_words
 
     word = parse_words(options.settings).get("split")
     named = [split for split in (options.splits, options.split, word) if split is not None]

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from geof.errors import ConfigError, nearest
+from geof.io import Tree, merge, read_yaml
 from geof.methods.registry import get_method
-from geof.yaml_files import Tree, merge, read_yaml
 
 NONE = "none"
 """The preset that sets nothing: every option has the default of its code."""

@@ -17,11 +17,11 @@ from pydantic import Field
 from geof.data.signatures import SignatureConfig
 from geof.data.sources import DataConfig
 from geof.errors import ConfigError
+from geof.io import dump_yaml, merge
 from geof.methods.interface import TaskKind
 from geof.methods.presets import default_preset, load_preset
 from geof.methods.registry import get_method, method_options, readout_options
 from geof.options import Count, Option, Options, declared, require_known, require_option
-from geof.yaml_files import dump_yaml, merge
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]

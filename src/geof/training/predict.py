@@ -22,6 +22,7 @@ from geof.data.sources import DataConfig
 from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
+from geof.io import read_yaml
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.inference import evolve_in_pieces
@@ -32,7 +33,6 @@ from geof.training.network import Network
 from geof.training.run_folder import CHECKPOINT, read_config, upgraded
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, metric_of
 from geof.training.trainer import sums_in_fixed_order
-from geof.yaml_files import read_yaml
 
 AnyPart: TypeAlias = Literal["train", "validation", "test"]
 

@@ -13,12 +13,11 @@ from filelock import FileLock, Timeout
 from pydantic import Field
 
 from geof.errors import ConfigError, DataError, FolderLockedError
-from geof.io import read_json, write_atomically, write_json
+from geof.io import dump_yaml, read_json, read_yaml, write_atomically, write_json
 from geof.options import Count, declared
 from geof.training.config import RunConfig
 from geof.training.space import Space
 from geof.training.sweep import Sweep, SweepConfig
-from geof.yaml_files import dump_yaml, read_yaml
 
 ORDER = "sweep.json"
 """Written last when a study is made: a folder without it is none."""

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
+from geof.io import parse_words
 from geof.methods.interface import TaskKind
 from geof.methods.registry import get_method
 from geof.training.config import RENAMED, RUN_KEYS, RunConfig
-from geof.yaml_files import parse_words
 from geof_paper.studies.compared import COMPARED
 
 Benchmark: TypeAlias = tuple[TaskKind, str]

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from geof.errors import ConfigError, DataError
-from geof.yaml_files import dump_yaml, merge, parse_words, read_yaml
+from geof.io import dump_yaml, merge, parse_words, read_yaml
 
 # PyYAML itself writes U+0085, an old line end, as a space.
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\x85")
