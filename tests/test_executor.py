@@ -331,7 +331,7 @@ def test_a_worker_asked_to_end_saves_and_its_job_goes_on_elsewhere(tmp_path):
 
 SLOW_START = """
 import sys, time
-from geof.cli.interrupts import stop_requests
+from geof.cli.progress import stop_requests
 from geof.executor import Processes
 from tests.test_executor import SlowToLoad
 

@@ -126,9 +126,9 @@ def test_what_is_no_run_is_refused(tmp_path, capsys, monkeypatch):
 
 
 def test_runs_of_the_demonstration_find_their_embedded_data(tmp_path, capsys):
+    from geof.cli.demo import demo_data
     from geof.data import random_node_split
     from geof.training import NodeTask, TrainingConfig
-    from geof.training.demo import demo_data
     from tests.training.toys import fit
 
     data = demo_data()["covariance"]

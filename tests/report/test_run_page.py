@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from geof.cli.main import build_parser
+from geof.cli import build_parser
 from geof.cli.report import _own_data
 from geof.errors import ConfigError, DataError
 from geof.report import run_views as views_module

@@ -2,6 +2,6 @@
 
 import sys
 
-from geof.cli.main import main
+from geof.cli import main
 
 sys.exit(main())

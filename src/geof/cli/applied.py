@@ -1,24 +1,252 @@
-"""What the commands that apply a run share: its data, its notes, and files to write."""
+"""``geof evaluate``, ``predict`` and ``embed``: the commands that apply a run."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import io
+import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geof.cli.arguments import add_plugin_argument, add_source_arguments, data_config, load_plugins
+from geof.cli.arguments import (
+    add_plugin_argument,
+    add_source_arguments,
+    data_config,
+    load_plugins,
+    positive,
+)
 from geof.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from geof.data.records import GraphSet, NodeGraph
     from geof.data.sources import DataConfig
-    from geof.training.predict import Run
+    from geof.data.tables import EdgeOptions
+    from geof.training import Scores
+    from geof.training.predict import Embeddings, Run
+
+
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the three commands to the parser."""
+    _add_evaluate(commands)
+    _add_predict(commands)
+    _add_embed(commands)
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "evaluate",
+        help="metrics of a run on a part of its own split",
+        description="Score the validation, test or training part of the split a run was trained "
+        "with. Name the data only if they are no longer where they were; other data are refused.",
+    )
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--part",
+        choices=("validation", "test", "train"),
+        default="test",
+        help="which part (default: test)",
+    )
+    parser.set_defaults(run=evaluate)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Read run and data, score the part, print the metrics."""
+    from geof.training.predict import evaluate_part
+
+    opened = open_run(options)
+    data = read_data(options, opened, labelled=True)
+    scores = evaluate_part(opened, data, options.part)
+    say_notes(options, opened, data.notes)
+    if options.json:
+        answer = {"part": options.part, "metrics": scores.metrics, "loss": scores.loss}
+        print(json.dumps(answer, indent=2))
+    else:
+        _print_scores(f"{data.name}, {options.part} part, epoch {opened.epoch}", scores)
+    return 0
+
+
+def _print_scores(title: str, scores: Scores) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    for name, value in scores.metrics.items():
+        table.add_row(name, f"{value:.2f} %")
+    table.add_row("loss", f"{scores.loss:.4f}")
+    Console(markup=False).print(table)
+
+
+_TABLES = (".csv", ".parquet")
+
+
+def _add_predict(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "predict",
+        help="labels and probabilities for new data",
+        description="Write the label and the probabilities of every node, pair or graph, with "
+        "your own identifiers; for the run's own data unless you name others. For unseen nodes of "
+        "a known graph give tables that hold the known and the new nodes.",
+    )
+    add_run_arguments(parser)
+    parser.add_argument("--pairs", type=Path, metavar="FILE", help="candidate pairs of nodes")
+    parser.add_argument(
+        "--piece-size",
+        type=positive,
+        metavar="N",
+        help="compute nodes in pieces of N neighbours, for graphs that fill the memory",
+    )
+    add_output_arguments(parser, _TABLES)
+    parser.set_defaults(run=predict)
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Read run and data, predict, write the table."""
+    require_output(options, _TABLES)
+    opened = open_run(options)
+    _require_pairs_for_links(options, opened)
+    # What a run's own settings say about its table of edges is not about this table of pairs.
+    pair_options: EdgeOptions = {
+        "source": options.source,
+        "target": options.target,
+        "edge_columns": options.edge_columns or "refuse",
+    }
+    data = read_data(options, opened)
+    table = _predictions(options, opened, data, pair_options)
+    say_notes(options, opened, data.notes)
+    write_table(options.out, table)
+    if options.json:
+        print(json.dumps(_summary(options, opened, table), indent=2))
+    else:
+        print(f"{len(table['prediction'])} predictions: {options.out}")
+    return 0
+
+
+def _require_pairs_for_links(options: argparse.Namespace, opened: Run) -> None:
+    if (options.pairs is not None) != (opened.config.task == "link"):
+        raise ConfigError(
+            "Expected '--pairs FILE', the pairs to score: this is a run of the link task."
+            if options.pairs is None
+            else "Expected no '--pairs': scoring them takes a run of the link task (got one of the "
+            f"{opened.config.task} task)."
+        )
+
+
+def _predictions(
+    options: argparse.Namespace,
+    opened: Run,
+    data: NodeGraph | GraphSet,
+    pair_options: EdgeOptions,
+) -> dict[str, list[Any]]:
+    from geof.data.records import GraphSet
+    from geof.training.predict import (
+        node_ids,
+        predict_graphs,
+        predict_nodes,
+        predict_pairs,
+        table_of,
+    )
+
+    if isinstance(data, GraphSet):
+        return table_of(predict_graphs(opened, data), ["id"])
+    if options.pairs is None:
+        return table_of(predict_nodes(opened, data, options.piece_size), ["id"])
+    from geof.data.tables import read_pairs
+
+    pairs = read_pairs(options.pairs, node_ids(data), **pair_options)
+    return table_of(predict_pairs(opened, data, pairs), ["source", "target"])
+
+
+def _summary(
+    options: argparse.Namespace, opened: Run, table: dict[str, list[Any]]
+) -> dict[str, Any]:
+    return {
+        "out": str(options.out),
+        "rows": len(table["prediction"]),
+        "predictions": dict(sorted(Counter(table["prediction"]).items())),
+        "epoch": opened.epoch,
+        "finished": opened.finished,
+    }
+
+
+_VECTORS = (".csv", ".parquet", ".npz")
+
+
+def _add_embed(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "embed",
+        help="vectors of nodes or graphs",
+        description="Write a vector per node (the encoder's state, for runs of the node and link "
+        "tasks) or per graph (its nodes' states pooled, as the readout's MLP gets them), with your "
+        "own identifiers; for the run's own data unless you name others. A link run sees all "
+        "edges of the data.",
+        epilog="An .npz file holds 'ids' and 'vectors' and, for GeoF, 'coordinates' (nodes, "
+        "blocks, coordinates) and 'log_determinant' (nodes) of every node's frame after the last "
+        "step; for graphs 'graph_of_node' says which row a node belongs to.",
+    )
+    add_run_arguments(parser)
+    add_output_arguments(parser, _VECTORS)
+    parser.set_defaults(run=embed)
+
+
+def embed(options: argparse.Namespace) -> int:
+    """Read run and data, embed, write the file."""
+    from geof.data.records import GraphSet
+    from geof.training.predict import embed_graphs, embed_nodes
+
+    require_output(options, _VECTORS)
+    opened = open_run(options)
+    data = read_data(options, opened)
+    graphs = isinstance(data, GraphSet)
+    found = embed_graphs(opened, data) if isinstance(data, GraphSet) else embed_nodes(opened, data)
+    say_notes(options, opened, data.notes)
+    if options.out.suffix == ".npz":
+        _write_arrays(options.out, found)
+    else:
+        write_table(options.out, _vector_table(found))
+    rows, width = found.vectors.shape
+    if options.json:
+        summary = {"out": str(options.out), "rows": rows, "channels": width}
+        more = {"epoch": opened.epoch, "finished": opened.finished}
+        print(json.dumps({**summary, "of": "graphs" if graphs else "nodes", **more}, indent=2))
+    else:
+        print(f"{rows} {'graphs' if graphs else 'nodes'}, {width} channels: {options.out}")
+    return 0
+
+
+def _vector_table(found: Embeddings) -> dict[str, list[Any]]:
+    columns = {f"channel_{i}": column.tolist() for i, column in enumerate(found.vectors.t())}
+    return {"id": list(found.ids), **columns}
+
+
+def _write_arrays(out: Path, found: Embeddings) -> None:
+    import numpy as np
+
+    from geof.io import write_atomically
+
+    ids = np.array(found.ids, dtype=str)
+    if ids.tolist() != list(found.ids):
+        raise DataError(
+            "Expected identifiers without a null character at the end, which NumPy cuts off. Write "
+            "'.csv' instead."
+        )
+    tensors = {
+        "vectors": found.vectors,
+        "coordinates": found.coordinates,
+        "log_determinant": found.log_determinant,
+        "graph_of_node": found.graph_of_node,
+    }
+    arrays: dict[str, Any] = {name: t.numpy() for name, t in tensors.items() if t is not None}
+    buffer = io.BytesIO()
+    np.savez(buffer, ids=ids, **arrays)
+    write_atomically(out, buffer.getvalue())
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,10 +1,16 @@
-"""Progress that is live on a terminal, plain lines elsewhere, and silent on request."""
+"""What happens while a command trains: progress shown, and Ctrl-C that saves.
+
+Progress is live on a terminal, plain lines elsewhere, and silent on request.
+"""
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -97,3 +103,27 @@ def _clock(seconds: float) -> str:
         if minutes < 60
         else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
     )
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether Ctrl-C was pressed or the process was asked to end."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print(
+            "geof: finishing this epoch, then saving; once more to stop at once and go back to the "
+            "last saved epoch",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

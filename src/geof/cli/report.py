@@ -157,7 +157,7 @@ def _run_page(options: argparse.Namespace) -> dict[str, Any]:
 
 def _own_data(options: argparse.Namespace, opened: Run) -> NodeGraph | GraphSet:
     """Read the data the flags name, the run's own otherwise; ``geof demo`` has embedded ones."""
-    from geof.training.demo import demo_data
+    from geof.cli.demo import demo_data
 
     if not names_source(options) and opened.config.preset == "demo":
         embedded, name = demo_data(), str(opened.about.get("dataset"))

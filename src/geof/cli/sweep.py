@@ -178,7 +178,7 @@ def _require_no_other_flags(options: argparse.Namespace) -> None:
 @contextmanager
 def _resumable(study: Study) -> Iterator[Callable[[], bool]]:
     """Yield what tells that a stop was asked for; say how to go on when it was."""
-    from geof.cli.interrupts import stop_requests
+    from geof.cli.progress import stop_requests
     from geof.executor import WorkerLostError
 
     with stop_requests() as should_stop:

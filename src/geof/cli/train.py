@@ -96,8 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _fit(trainer: Trainer, out: Path, console: Console, *, quiet: bool) -> Result:
     """Train with a progress bar; say how to go on when stopped."""
-    from geof.cli.interrupts import stop_requests
-    from geof.cli.progress import training_meter
+    from geof.cli.progress import stop_requests, training_meter
     from geof.training import Watch
 
     config, task = trainer.config, trainer.task

@@ -46,7 +46,7 @@ def run_grid(options: argparse.Namespace, grid: Grid) -> int:
     Returns:
         How many cells failed.
     """
-    from geof.cli.interrupts import stop_requests
+    from geof.cli.progress import stop_requests
     from geof_paper.grid.worker import train_cells
 
     # Workers may be elsewhere, where a relative path would be another.
