@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
-from geof.data import signatures
-from geof.data.signatures import SignatureConfig, cached_signature
+from geof.data import sources
+from geof.data.sources import SignatureConfig, cached_signature
 from geof.errors import ConfigError
 from geof.signature import structural_signature
 from tests.graphs import random_sample
@@ -18,14 +18,14 @@ from tests.graphs import random_sample
 @pytest.fixture
 def edges(monkeypatch, tmp_path):
     monkeypatch.setenv("GEOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(signatures, "WORTH_CACHING", 0)
+    monkeypatch.setattr(sources, "WORTH_CACHING", 0)
     edge_index = random_sample(0, nodes=30, edges=60)[1]
     return to_undirected(edge_index[:, edge_index[0] != edge_index[1]], num_nodes=30)
 
 
 def test_the_second_time_comes_from_the_cache(edges, monkeypatch):
     first = cached_signature(edges, 30, SignatureConfig(5))
-    monkeypatch.setattr(signatures, "structural_signature", None)  # must not be called again
+    monkeypatch.setattr(sources, "structural_signature", None)  # must not be called again
     second = cached_signature(edges, 30, SignatureConfig(5))
     assert torch.equal(first.values, structural_signature(edges, 30, walk_length=5).values)
     assert torch.equal(first.values, second.values)
@@ -77,7 +77,7 @@ def test_unknown_options_name_the_nearest():
 
 
 def test_nothing_is_written_for_small_graphs(edges, monkeypatch, tmp_path):
-    monkeypatch.setattr(signatures, "WORTH_CACHING", 1e8)
+    monkeypatch.setattr(sources, "WORTH_CACHING", 1e8)
     cached_signature(edges, 30)
     assert not (tmp_path / "cache").exists()
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from geof.data.signatures import SignatureConfig
+from geof.data.batching import PackedGraphs, select_rows
+from geof.data.sources import SignatureConfig
 from geof.errors import ConfigError
 from geof.methods.interface import Outputs
 from geof.signature import structural_signature
 from geof.training import GraphTask, TrainingConfig
-from geof.training.graph_batches import PackedGraphs, select_rows
 from tests.graphs import random_sample
 from tests.training.toys import graph_set, graph_task, link_task, network_of, node_task
 

@@ -10,7 +10,7 @@ import torch
 
 from geof.data.link_splits import LeakError, random_link_split
 from geof.data.records import GraphSet
-from geof.data.signatures import SignatureConfig
+from geof.data.sources import SignatureConfig
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import InputShape, Outputs

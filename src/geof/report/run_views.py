@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from geof.data.batching import PackedGraphs
 from geof.data.records import GraphSet
 from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, nearest
@@ -25,7 +26,6 @@ from geof.report.embedding_map import Method, plane
 from geof.report.geometry_view import node_views, numbers_per_node
 from geof.report.numbers import short
 from geof.report.scores import class_scores, link_scores
-from geof.training.graph_batches import PackedGraphs
 from geof.training.predict import (
     AnyPart,
     Run,

@@ -12,7 +12,7 @@ from torch_geometric.utils import to_undirected
 
 from geof.data.link_splits import random_link_split
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import SignatureConfig
+from geof.data.sources import SignatureConfig
 from geof.data.splits import GraphSplit, random_node_split
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.training.config import TrainingConfig

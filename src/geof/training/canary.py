@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.data.embedded import digits_graph
 from geof.data.link_splits import random_link_split
+from geof.data.node_graphs import digits_graph
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.splits import random_node_split, stratified_folds
 from geof.errors import ConfigError

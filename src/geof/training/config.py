@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from geof.data.signatures import SignatureConfig
-from geof.data.sources import DataConfig
+from geof.data.sources import DataConfig, SignatureConfig
 from geof.errors import ConfigError
 from geof.io import dump_yaml, merge
 from geof.methods.interface import TaskKind

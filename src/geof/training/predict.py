@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import global_mean_pool
 
+from geof.data.batching import PackedGraphs
 from geof.data.columns import ColumnEncoder
 from geof.data.link_splits import LinkSplit
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import cached_signature
-from geof.data.sources import DataConfig
+from geof.data.sources import DataConfig, cached_signature
 from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
@@ -28,7 +28,6 @@ from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.inference import evolve_in_pieces
 from geof.training.checkpoint import load_tensors, read_tensors
 from geof.training.config import RunConfig
-from geof.training.graph_batches import PackedGraphs
 from geof.training.network import Network
 from geof.training.run_folder import CHECKPOINT, read_config, upgraded
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, metric_of

@@ -16,12 +16,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from geof.data.batching import NeighbourBatch, NeighbourSampler
+from geof.data.batching import NeighbourBatch, NeighbourSampler, PackedGraphs, select_rows
 from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import LinkSplit, check_no_leak, random_link_split
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.signatures import SignatureConfig, cached_signature
+from geof.data.sources import SignatureConfig, cached_signature
 from geof.data.splits import (
     DatasetIdentity,
     GraphSplit,
@@ -41,7 +41,6 @@ from geof.methods.interface import (
 )
 from geof.signature import StructuralSignature
 from geof.training.config import RunConfig, TrainingConfig
-from geof.training.graph_batches import PackedGraphs, select_rows
 from geof.training.metrics import accuracy, graph_loss, link_loss, link_metrics, node_loss, roc_auc
 from geof.training.network import Network
 

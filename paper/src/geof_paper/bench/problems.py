@@ -15,7 +15,7 @@ from geof.data.catalogue import find, load
 from geof.data.graph_sets import PackedGraphs
 from geof.data.provision import list_datasets
 from geof.data.records import GraphSet
-from geof.data.signatures import SignatureConfig
+from geof.data.sources import SignatureConfig
 from geof.draws import raw_permutation, raw_stream
 from geof.nn.sparse import without_csr_warnings
 from geof_paper.bench.catalogue import BATCH_SIZE, Shape, Sizes, Workload
