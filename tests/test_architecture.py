@@ -21,6 +21,7 @@ ORDER = {
         *("version", "errors", "plugins", "options", "io", "machine", "caching"),
         *(
             "executor",
+            "processes",
             "draws",
             "geometry",
             "kernels",

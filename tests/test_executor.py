@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from geof import processes as module
 from geof.errors import ConfigError, GeofError, StoppedError
-from geof.executor import InProcess, Outcome, Processes, WorkerLostError
-from geof.executor import processes as module
+from geof.executor import InProcess, Outcome, WorkerLostError
+from geof.processes import Processes
 from tests.processes import marked, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -332,7 +333,7 @@ def test_a_worker_asked_to_end_saves_and_its_job_goes_on_elsewhere(tmp_path):
 SLOW_START = """
 import sys, time
 from geof.cli.progress import stop_requests
-from geof.executor import Processes
+from geof.processes import Processes
 from tests.test_executor import SlowToLoad
 
 def jobs():
@@ -380,7 +381,7 @@ def test_a_worker_is_deaf_to_the_terminal_from_the_beginning(seconds, tmp_path):
 
 PARENT = """
 import os, sys, time
-from geof.executor import Processes
+from geof.processes import Processes
 from tests.test_executor import act
 
 def jobs():

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
     from geof.nn.step import GeoFConv
     from geof.nn.trace import GeoFState
-    from geof.signature.structural import AddStructuralSignature, structural_signature
+    from geof.signature import AddStructuralSignature, structural_signature
 
 _HOME = {
-    "AddStructuralSignature": "geof.signature.structural",
+    "AddStructuralSignature": "geof.signature",
     "GeoF": "geof.nn.geof",
     "GeoFConv": "geof.nn.step",
     "GeoFState": "geof.nn.trace",
     "GraphReadout": "geof.nn.readout",
     "LinkReadout": "geof.nn.readout",
     "NodeReadout": "geof.nn.readout",
-    "structural_signature": "geof.signature.structural",
+    "structural_signature": "geof.signature",
 }
 
 __all__ = [

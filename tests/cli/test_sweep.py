@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
 
+from geof import processes
 from geof.cli import main
-from geof.executor import processes
 from geof.methods.registry import unregister
 from geof.training import Trainer, runs
 from geof.training.study import Study

@@ -96,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _search(study: Study, trainer: TrialTrainer, screen: _Screen) -> int:
     """Train until there are enough trials, and print the best."""
-    from geof.executor import Executor, InProcess, Processes
+    from geof.executor import Executor, InProcess
+    from geof.processes import Processes
 
     workers, sweep = study.order.workers, study.open()
     executor: Executor = InProcess()

@@ -20,7 +20,7 @@ from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError
 from geof.methods.interface import TaskKind
 from geof.options import Options
-from geof.signature.structural import Degree, Method, StructuralSignature, structural_signature
+from geof.signature import Degree, Method, StructuralSignature, structural_signature
 
 SOURCES = ("dataset", "nodes", "molecules", "npz")
 """The options that each name a source; exactly one is needed."""

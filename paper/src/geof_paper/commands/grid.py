@@ -73,7 +73,8 @@ def run_grid(options: argparse.Namespace, grid: Grid) -> int:
 @contextmanager
 def _executor(options: argparse.Namespace, grid: Grid) -> Iterator[Executor]:
     """Yield where cells are run."""
-    from geof.executor import InProcess, Processes
+    from geof.executor import InProcess
+    from geof.processes import Processes
 
     if options.ray is not None:
         from geof_paper.grid.cells import Cell

@@ -1,4 +1,9 @@
-"""What runs jobs, and the plainest way to: one after another in this process."""
+"""What runs jobs, and the plainest way to: one after another in this process.
+
+An executor draws a job when there is room for it, not before, so that a job may depend on what
+came of earlier ones; outcomes arrive as jobs end. An exception, or the death of a process, is an
+outcome like any other: the executor goes on.
+"""
 
 from __future__ import annotations
 
