@@ -18,7 +18,7 @@ LIBRARY, PAPER = ROOT / "src" / "geof", ROOT / "paper" / "src" / "geof_paper"
 # A package may import from those before it. Modules at the root are named with their place.
 ORDER = {
     "geof": [
-        *("version", "errors", "plugins", "options", "io", "machine", "caching"),
+        *("version", "errors", "plugins", "options", "io", "machine"),
         *(
             "executor",
             "processes",

@@ -12,7 +12,7 @@ import torch_geometric.typing
 from geof.data.batching import NeighbourSampler, pyg_lib_available
 from geof.draws import raw_stream
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
-from geof.kernels.neighbour_index import NeighbourIndex, pieces_of
+from geof.kernels.neighbourhood import NeighbourIndex, pieces_of
 
 
 def random_edges(seed, nodes, edges):

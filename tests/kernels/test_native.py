@@ -29,8 +29,8 @@ from geof.kernels import (
     native,
     resolve_backend,
 )
+from geof.kernels.interface import evolve_coordinates
 from geof.kernels.library import LARGEST_BLOCK, LEVELS, find_library
-from geof.kernels.update import evolve_coordinates
 from geof.testing import assert_compiles, assert_no_less_accurate, assert_same, values_and_gradients
 from tests.graphs import random_sample
 

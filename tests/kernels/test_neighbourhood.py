@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from geof import GeoF
 from geof.errors import DataError, DtypeError, ShapeError
 from geof.kernels import BACKENDS, Neighbourhoods, check_edge_index
-from geof.kernels.neighbour_index import NeighbourIndex
+from geof.kernels.neighbourhood import NeighbourIndex
 from geof.testing import assert_same, values_and_gradients
 from tests.graphs import random_sample
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
-from geof.caching import Cache
+from geof.kernels.neighbourhood import Cache
 from geof.methods.interface import GraphInputs
 from geof.testing import assert_same
 from geof_paper.baselines import lle

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch_geometric.utils import to_undirected
 
-from geof.caching import Cache
 from geof.data.batching import NeighbourSampler
 from geof.errors import DataError
+from geof.kernels.neighbourhood import Cache
 from geof.methods.interface import GraphInputs
 from geof_paper.baselines import spectrum as module
 from geof_paper.baselines.blocks import Blocks

@@ -1,6 +1,6 @@
 """Batches to train on: sampled neighbourhoods of a large graph, and many small graphs at once.
 
-In-neighbours are sorted by target, in plain NumPy (:mod:`geof.kernels.neighbour_index`). PyG's
+In-neighbours are sorted by target, in plain NumPy (:mod:`geof.kernels.neighbourhood`). PyG's
 ``NeighborLoader`` needs pyg-lib or torch-sparse. Whoever has pyg-lib (:func:`pyg_lib_available`)
 can use that loader in place of :class:`NeighbourSampler`: its batches have the same ``n_id``,
 ``edge_index`` and ``batch_size``. For exact predictions of a large graph see
@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.caching import Cache
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError
-from geof.kernels.neighbour_index import ALL, NeighbourIndex
+from geof.kernels.neighbourhood import ALL, Cache, NeighbourIndex
 from geof.methods.interface import GraphInputs
 from geof.options import require_positive
 from geof.signature import StructuralSignature

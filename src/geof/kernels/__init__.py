@@ -3,6 +3,8 @@
 from geof.kernels.dispatch import BACKENDS, resolve_backend
 from geof.kernels.interface import (
     Backend,
+    Controller,
+    Evolution,
     Request,
     Statistic,
     StepResult,
@@ -11,7 +13,6 @@ from geof.kernels.interface import (
     Support,
 )
 from geof.kernels.neighbourhood import Neighbourhoods, check_edge_index
-from geof.kernels.update import Controller, Evolution
 
 __all__ = [
     "BACKENDS",

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geof.kernels.interface import StepSpec, StepStatistics
+from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
 from geof.kernels.library import Evolve, fill
 from geof.kernels.native_arguments import (
     StatisticCode,
@@ -37,7 +37,6 @@ from geof.kernels.native_arguments import (
 )
 from geof.kernels.native_parts import apply_frames, edge_moments, environment, feedback_target
 from geof.kernels.neighbourhood import Neighbourhoods
-from geof.kernels.update import Controller, Evolution
 
 
 def native_statistics(

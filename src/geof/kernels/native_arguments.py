@@ -17,7 +17,7 @@ from torch import Tensor
 from geof.errors import DtypeError
 from geof.geometry import JitterSchedule
 from geof.geometry.cholesky import report_attempts
-from geof.kernels.interface import Statistic, StepSpec
+from geof.kernels.interface import Evolution, Statistic, StepSpec
 from geof.kernels.library import (
     TILES,
     Feedback,
@@ -30,7 +30,6 @@ from geof.kernels.library import (
     shape_of,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
-from geof.kernels.update import Evolution
 
 # --- Scalars ------------------------------------------------------------------------------------
 

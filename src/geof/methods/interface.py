@@ -23,8 +23,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
-from geof.caching import Cache, T
 from geof.kernels import Neighbourhoods
+from geof.kernels.neighbourhood import Cache, T
 
 TaskKind: TypeAlias = Literal["node", "link", "graph"]
 

@@ -1,6 +1,6 @@
 """The model, one section of the paper per file."""
 
-from geof.kernels.update import evolve_coordinates
+from geof.kernels.interface import evolve_coordinates
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.controller import CorrectionController
 from geof.nn.feedback import MomentDecomposition, decompose_moment

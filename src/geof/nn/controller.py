@@ -1,7 +1,7 @@
 r"""Task-guided geometry evolution (paper, section 3.4): the parameters of the correction.
 
 The arithmetic of Eqs. (11) and (12) has no parameters of its own and lives in
-:mod:`geof.kernels.update`.
+:mod:`geof.kernels.interface`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from geof.kernels import Controller
-from geof.kernels.update import predict_correction
+from geof.kernels.interface import predict_correction
 from geof.options import require_positive
 
 

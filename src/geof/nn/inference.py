@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from geof.kernels import Neighbourhoods
-from geof.kernels.neighbour_index import NeighbourIndex, Piece, pieces_of
+from geof.kernels.neighbourhood import NeighbourIndex, Piece, pieces_of
 from geof.nn.geof import GeoF
 from geof.nn.inputs import as_neighbourhoods, check_matrix
 from geof.nn.trace import CoupledState
@@ -43,7 +43,7 @@ def evolve_in_pieces(
         edge_index: Edges, sources in the first row; or prepared neighbourhoods.
         signature: Structural signatures, ``(n, q)``.
         piece_size: Most neighbours, counting each target as its own, in one piece; see
-            :func:`geof.kernels.neighbour_index.pieces_of`.
+            :func:`geof.kernels.neighbourhood.pieces_of`.
     """
     check_matrix("x", x, model.in_channels, model.feature_lift.weight.dtype)
     signature = model.checked_signature(signature, x.size(0))

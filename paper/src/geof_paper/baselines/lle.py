@@ -20,8 +20,8 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from geof.caching import Cache
 from geof.kernels import Neighbourhoods
+from geof.kernels.neighbourhood import Cache
 from geof.methods.interface import GraphInputs
 
 ENTRIES = 2**24

@@ -37,9 +37,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.caching import Cache
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.errors import DataError
+from geof.kernels.neighbourhood import Cache
 from geof.methods.interface import GraphInputs
 from geof_paper.baselines.blocks import Blocks
 

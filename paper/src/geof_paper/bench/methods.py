@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from geof.caching import Cache
+from geof.kernels.neighbourhood import Cache
 from geof.methods.interface import (
     Encoding,
     GraphInputs,
