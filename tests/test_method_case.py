@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from geof.errors import ConfigError, NonFiniteError, ShapeError
 from geof.methods.registry import Method, register, unregister
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import drop_features, scale_rows
-from geof.nn.sparse import SparseLinear
 from geof.options import Probability, require_number
 from geof.testing import (
     MethodTestCase,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from geof.methods import GraphInputs, Method, register
-from geof.nn.sparse import SparseLinear
+from geof.nn.inputs import SparseLinear
 
 
 class Mine(nn.Module):

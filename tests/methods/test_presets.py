@@ -10,8 +10,17 @@ import pytest
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
 from geof.io import read_yaml
-from geof.methods.presets import default_preset, load_preset, preset_datasets, preset_names
-from geof.methods.registry import Method, get_method, method_names, register, unregister
+from geof.methods.registry import (
+    Method,
+    default_preset,
+    get_method,
+    load_preset,
+    method_names,
+    preset_datasets,
+    preset_names,
+    register,
+    unregister,
+)
 from geof.training import RunConfig, Trainer, build_task
 from tests.training.toys import graph_set, node_graph
 

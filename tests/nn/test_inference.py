@@ -11,7 +11,7 @@ from geof.data.batching import NeighbourSampler
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 from geof.kernels import BACKENDS, Neighbourhoods
 from geof.nn import Recurrence
-from geof.nn.inference import evolve_in_pieces
+from geof.nn.geof import evolve_in_pieces
 from geof.nn.settings import VARIANTS
 from tests.graphs import random_sample
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from geof import GeoF
 from geof.errors import ConfigError
-from geof.nn.inference import evolve_in_pieces
+from geof.nn.geof import evolve_in_pieces
 from geof.nn.refinement import NodeNorm, drop_features, scale_rows
 from geof.testing import assert_permutation_equivariant, assert_same, values_and_gradients
 from tests.graphs import random_sample

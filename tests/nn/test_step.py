@@ -8,8 +8,8 @@ import torch
 from geof import GeoF
 from geof.kernels import BACKENDS, Neighbourhoods
 from geof.nn import CoupledState, GeoFConv
+from geof.nn.inputs import SparseLinear
 from geof.nn.settings import VARIANTS
-from geof.nn.sparse import SparseLinear
 from geof.testing import assert_same, values_and_gradients
 from tests.graphs import random_sample
 

@@ -17,7 +17,7 @@ from geof.report.geometry_view import (
     numbers_per_node,
     trajectory_of,
 )
-from geof.report.numbers import plain, short
+from geof.report.html import plain, short
 
 NODES = [0, 3, 19]
 

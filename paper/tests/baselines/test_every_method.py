@@ -14,8 +14,7 @@ from torch_geometric.utils import to_undirected
 from geof.data.catalogue import CATALOGUE
 from geof.data.records import GraphSet, NodeGraph
 from geof.methods.interface import HasPretext
-from geof.methods.presets import default_preset, load_preset
-from geof.methods.registry import method_names, method_options
+from geof.methods.registry import default_preset, load_preset, method_names, method_options
 from geof.testing import without_csr_warnings
 from geof.training import Network, RunConfig, Trainer, build_task
 from geof_paper.bench import memory

@@ -16,7 +16,7 @@ from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
 from geof.kernels import BACKENDS
 from geof.methods.interface import GraphInputs, InputShape
-from geof.methods.presets import load_preset
+from geof.methods.registry import load_preset
 from geof.nn import GeoFConv
 from geof.nn.settings import StepSettings
 from geof.nn.step import CoupledState

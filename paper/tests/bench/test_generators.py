@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from geof.errors import ConfigError
-from geof.nn.sparse import without_csr_warnings
+from geof.nn.inputs import without_csr_warnings
 from geof_paper.bench.generators import molecules, skewed_edges, sparse_rows
 
 

@@ -9,8 +9,16 @@ from geof.methods.interface import (
     TaskKind,
     TrainingView,
 )
-from geof.methods.presets import default_preset, load_preset, preset_names
-from geof.methods.registry import Method, get_method, load_plugin, method_names, register
+from geof.methods.registry import (
+    Method,
+    default_preset,
+    get_method,
+    load_plugin,
+    load_preset,
+    method_names,
+    preset_names,
+    register,
+)
 
 __all__ = [
     "Encoding",

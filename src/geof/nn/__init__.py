@@ -1,15 +1,19 @@
-"""The model, one section of the paper per file."""
+"""The model in the terms of the paper: atlas, step, controller, readouts."""
 
 from geof.kernels.interface import evolve_coordinates
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.controller import CorrectionController
-from geof.nn.feedback import MomentDecomposition, decompose_moment
-from geof.nn.geof import GeoF
-from geof.nn.inference import evolve_in_pieces
+from geof.nn.geof import GeoF, evolve_in_pieces
 from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
-from geof.nn.step import GeoFConv, Recurrence
-from geof.nn.trace import CoupledState, GeoFState, StepTrace, geometry_change
-from geof.nn.transport import FrameTransport
+from geof.nn.step import FrameTransport, GeoFConv, Recurrence
+from geof.nn.trace import (
+    CoupledState,
+    GeoFState,
+    MomentDecomposition,
+    StepTrace,
+    decompose_moment,
+    geometry_change,
+)
 
 __all__ = [
     "CorrectionController",

@@ -1,9 +1,17 @@
-"""Checks at the public boundary: what was expected, what came, what to do."""
+"""What comes in: checks at the public boundary, and a layer that takes sparse features.
+
+A check says what was expected, what came, what to do. Rows of bags of words are one to ten per cent
+dense.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from geof.errors import DataError, DtypeError, ShapeError
 from geof.kernels import Neighbourhoods
@@ -73,3 +81,22 @@ def as_neighbourhoods(edge_index: Tensor | Neighbourhoods, num_nodes: int) -> Ne
             )
         return edge_index
     return Neighbourhoods.from_edge_index(edge_index, num_nodes)
+
+
+class SparseLinear(nn.Linear):
+    """A linear layer that also takes sparse rows, without making them dense."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return :math:`x W^T + b`."""
+        if x.layout == torch.strided:
+            return super().forward(x)
+        product: Tensor = torch.sparse.mm(x, self.weight.t())
+        return product if self.bias is None else product + self.bias
+
+
+@contextmanager
+def without_csr_warnings() -> Iterator[None]:
+    """Keep torch from saying, once per process, that its support of CSR matrices is in beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        yield

@@ -1,4 +1,9 @@
-"""Options of the recurrent step: names, defaults, ranges and their meaning."""
+r"""Options of the recurrent step: names, ranges, their meaning, and what they ask of the kernels.
+
+The statistic :math:`C_{i,b}` of Eq. (8) and its target :math:`\hat z_{i,b}` of Eq. (10) (paper,
+section 3.3) have no parameters; backends of :mod:`geof.kernels` compute them. The settings say
+when and from what a target is formed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from geof.geometry import JitterSchedule
+from geof.kernels import Statistic, StepSpec
 from geof.options import Options
 
 Feedback: TypeAlias = Literal["full", "mean", "diagonal", "none"]
@@ -73,3 +80,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one-shot": {"evolution": "one-shot"},
 }
 """The paper's names (sections 4.3 and 4.5) and the settings that make them."""
+
+
+def updates_geometry(settings: StepSettings, step: int) -> bool:
+    """Return whether the coordinates change after step ``step`` (from 0)."""
+    return settings.evolution == "recurrent" or (settings.evolution == "one-shot" and step == 0)
+
+
+def step_spec(settings: StepSettings, schedule: JitterSchedule, step: int) -> StepSpec:
+    """Translate the settings into what the kernels need for step ``step`` (from 0).
+
+    A step that does not update the geometry, or has no feedback, forms no statistic at all.
+    """
+    statistic: Statistic | None = None
+    if settings.feedback != "none" and updates_geometry(settings, step):
+        statistic = settings.feedback
+    return StepSpec(
+        temperature=settings.temperature,
+        statistic=statistic,
+        frame_transport=settings.frame_transport,
+        spectral_floor=settings.spectral_floor,
+        schedule=schedule,
+    )

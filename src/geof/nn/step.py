@@ -1,4 +1,14 @@
-r"""The recurrent step (paper, Algorithm 1, the loop over :math:`l`) and a layer made of one."""
+r"""The recurrent step (paper, Algorithm 1, the loop over :math:`l`) and a layer made of one.
+
+Triangular frame transport (section 3.2), Eqs. (4) to (6), has no parameters and lives in
+:mod:`geof.kernels`. Here are the shared message transformation and the feature gate,
+
+.. math::
+    \phi(\xi) = W_\phi \xi, \qquad
+    r_i = \sigma(W_r [\xi_i \| \bar\xi_i] + b_r), \qquad
+    \xi_i' = (1 - r_i) \odot \xi_i + r_i \odot \bar\xi_i
+    \qquad \text{(Eq. 7)}.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +19,7 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from geof.errors import ConfigError, ShapeError
 from geof.geometry import (
@@ -21,12 +32,40 @@ from geof.geometry import (
 )
 from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_backend
 from geof.nn.controller import CorrectionController
-from geof.nn.feedback import step_spec, updates_geometry
 from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
-from geof.nn.settings import StepSettings
+from geof.nn.settings import StepSettings, step_spec, updates_geometry
 from geof.nn.trace import CoupledState, StepTrace, step_trace
-from geof.nn.transport import FrameTransport
 from geof.options import require_divisible, require_positive
+
+
+class FrameTransport(nn.Module):
+    r"""Transforms messages before the transport and gates the aggregate after it.
+
+    Args:
+        channels: :math:`d`.
+
+    Shapes:
+        - **message:** :math:`(n, d)` to :math:`(n, d)`
+        - **forward:** state :math:`(n, d)`, aggregate :math:`(n, d)` to new state :math:`(n, d)`
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.message = nn.Linear(channels, channels, bias=False)
+        self.gate = nn.Linear(2 * channels, channels)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start the message map at the identity, so that the first step is pure transport."""
+        nn.init.eye_(self.message.weight)
+        self.gate.reset_parameters()
+
+    def forward(self, xi: Tensor, aggregate: Tensor) -> Tensor:
+        """Return the gated state, Eq. (7)."""
+        # W_r [xi || agg] without the concatenation.
+        own, other = self.gate.weight.split(xi.size(-1), dim=1)
+        gate = torch.sigmoid(torch.addmm(F.linear(xi, own, self.gate.bias), aggregate, other.t()))
+        return torch.lerp(xi, aggregate, gate)
 
 
 class Recurrence(nn.Module):

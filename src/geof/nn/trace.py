@@ -108,3 +108,34 @@ def step_trace(
         geometry_change=geometry_change(following.coordinates, state.coordinates),
         retried_blocks=retried,
     )
+
+
+class MomentDecomposition(NamedTuple):
+    r"""The three terms of Eq. (9), as matrices that add up to :math:`C_{i,b}`.
+
+    Attributes:
+        floor: :math:`\epsilon_s`.
+        mean: ``(n, B, m, m)``, :math:`\bar\delta \bar\delta^\top`.
+        covariance: ``(n, B, m, m)``, the weighted covariance of the residuals: what an estimator
+            that sees only the mean cannot see.
+    """
+
+    floor: float
+    mean: Tensor
+    covariance: Tensor
+
+
+def decompose_moment(
+    moment: Tensor, mean_residual: Tensor, spectral_floor: float
+) -> MomentDecomposition:
+    r"""Split the full statistic into floor, mean part and covariance, Eq. (9).
+
+    Args:
+        moment: ``(n, B, m, m)``, :math:`C_{i,b}` of Eq. (8).
+        mean_residual: ``(n, B, m)``, :math:`\bar\delta_{i,b} = \bar\xi_{i,b} - \phi(\xi_i)_b`.
+        spectral_floor: :math:`\epsilon_s`.
+    """
+    mean = mean_residual.unsqueeze(-1) * mean_residual.unsqueeze(-2)
+    covariance = moment - mean
+    covariance.diagonal(dim1=-2, dim2=-1).sub_(spectral_floor)
+    return MomentDecomposition(spectral_floor, mean, covariance)

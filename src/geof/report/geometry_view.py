@@ -21,7 +21,7 @@ from torch import Tensor
 
 from geof.geometry import ellipsoids, frame_from_coordinates, log_determinant
 from geof.nn.trace import GeoFState
-from geof.report.numbers import short
+from geof.report.html import short
 
 NEIGHBOURS = 12
 """Neighbours listed by name; the weight of all others is added up."""

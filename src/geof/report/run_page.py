@@ -9,7 +9,7 @@ from typing import Any
 
 from geof.errors import DataError
 from geof.machine import machine, noted_machine
-from geof.report.numbers import short
+from geof.report.html import short
 from geof.report.run_views import Wanted, run_views
 from geof.training import Task
 from geof.training.predict import AnyPart, Run

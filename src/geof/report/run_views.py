@@ -17,14 +17,14 @@ from geof.data.batching import PackedGraphs
 from geof.data.records import GraphSet
 from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, nearest
-from geof.methods.geof import GeoFEncoder
+from geof.methods.builtin import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn import GeoF
 from geof.nn.trace import GeoFState
 from geof.report import layout
-from geof.report.embedding_map import Method, plane
 from geof.report.geometry_view import node_views, numbers_per_node
-from geof.report.numbers import short
+from geof.report.html import short
+from geof.report.layout import Method, plane
 from geof.report.scores import class_scores, link_scores
 from geof.training.predict import (
     AnyPart,

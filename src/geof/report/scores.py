@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.report.numbers import short
+from geof.report.html import short
 
 BINS = 10
 """Bins of equal width of the reliability diagram."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from geof.nn.sparse import without_csr_warnings
+from geof.nn.inputs import without_csr_warnings
 from geof.testing.assertions import (
     assert_batch_equals_alone,
     assert_compiles,

@@ -29,8 +29,7 @@ from safetensors.torch import load, save
 
 from geof.errors import ConfigError, StoppedError
 from geof.methods.interface import HasPretext, TaskKind
-from geof.methods.presets import NONE, preset_datasets, preset_names
-from geof.methods.registry import get_method, method_options
+from geof.methods.registry import NONE, get_method, method_options, preset_datasets, preset_names
 from geof.options import arguments
 from geof.testing.graphs import tiny_task
 from geof.testing.method_basis import SAMPLED, SHAPE, STAGES

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from geof.data.batching import NeighbourSampler
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.methods.registry import method_options
-from geof.nn.sparse import without_csr_warnings
+from geof.nn.inputs import without_csr_warnings
 from geof.testing.assertions import assert_same
 from geof.testing.graphs import random_graph, side_by_side
 from geof.testing.method_basis import (

@@ -29,8 +29,7 @@ from geof.data.splits import random_node_split, stratified_folds
 from geof.errors import ConfigError
 from geof.io import read_json, write_atomically
 from geof.methods.interface import TaskKind
-from geof.methods.presets import NONE, load_preset, preset_names
-from geof.methods.registry import get_method
+from geof.methods.registry import NONE, get_method, load_preset, preset_names
 from geof.training.config import RunConfig
 from geof.training.state import EpochReport
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Task

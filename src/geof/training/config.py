@@ -18,8 +18,13 @@ from geof.data.sources import DataConfig, SignatureConfig
 from geof.errors import ConfigError
 from geof.io import dump_yaml, merge
 from geof.methods.interface import TaskKind
-from geof.methods.presets import default_preset, load_preset
-from geof.methods.registry import get_method, method_options, readout_options
+from geof.methods.registry import (
+    default_preset,
+    get_method,
+    load_preset,
+    method_options,
+    readout_options,
+)
 from geof.options import Count, Option, Options, declared, require_known, require_option
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from geof.errors import GeofError
-from geof.methods.geof import GeoFEncoder
+from geof.methods.builtin import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn import GeoF
 from geof.nn.inputs import all_finite

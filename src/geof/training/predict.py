@@ -23,9 +23,9 @@ from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
 from geof.io import read_yaml
-from geof.methods.geof import GeoFEncoder
+from geof.methods.builtin import GeoFEncoder
 from geof.methods.interface import GraphInputs, InputShape
-from geof.nn.inference import evolve_in_pieces
+from geof.nn.geof import evolve_in_pieces
 from geof.training.checkpoint import load_tensors, read_tensors
 from geof.training.config import RunConfig
 from geof.training.network import Network
@@ -169,7 +169,7 @@ def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> P
         run: Trained for the node task.
         data: The graph.
         piece_size: For graphs that fill the memory: compute in pieces of so many neighbours, see
-            :func:`geof.nn.inference.evolve_in_pieces`. GeoF only.
+            :func:`geof.nn.geof.evolve_in_pieces`. GeoF only.
     """
     _require_task(run, "node")
     inputs = _inputs(run, data)

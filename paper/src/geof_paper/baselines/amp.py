@@ -68,8 +68,8 @@ from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_poo
 from geof.errors import ConfigError
 from geof.methods.interface import Encoding, GraphInputs, Outputs
 from geof.methods.registry import Method, register
+from geof.nn.inputs import SparseLinear
 from geof.nn.readout import pair_features
-from geof.nn.sparse import SparseLinear
 from geof.options import (
     Count,
     Positive,

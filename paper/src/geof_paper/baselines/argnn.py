@@ -61,7 +61,7 @@ from torch.utils.checkpoint import checkpoint
 from geof.kernels import Neighbourhoods
 from geof.methods.interface import Encoding, GraphInputs, Outputs, TaskKind
 from geof.methods.registry import Method, register
-from geof.nn.sparse import SparseLinear
+from geof.nn.inputs import SparseLinear
 from geof.options import (
     Count,
     NonNegative,

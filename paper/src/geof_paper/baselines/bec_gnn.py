@@ -65,9 +65,9 @@ from torch.nn import functional as F
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import Encoding, GraphInputs, TaskKind
 from geof.methods.registry import Method, register
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import NodeNorm
 from geof.nn.settings import StepOutputs
-from geof.nn.sparse import SparseLinear
 from geof.options import (
     Count,
     NonNegative,

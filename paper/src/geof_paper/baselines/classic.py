@@ -35,9 +35,9 @@ from torch_geometric.nn import GCNConv
 
 from geof.methods.interface import GraphInputs
 from geof.methods.registry import Method, register
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm, StepOutputs
-from geof.nn.sparse import SparseLinear
 from geof.options import (
     Count,
     Probability,

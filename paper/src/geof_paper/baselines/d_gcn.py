@@ -58,7 +58,7 @@ from torch.nn import functional as F
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import Encoding, GraphInputs, Outputs, TaskKind
 from geof.methods.registry import Method, register
-from geof.nn.sparse import SparseLinear
+from geof.nn.inputs import SparseLinear
 from geof.options import (
     Count,
     NonNegative,

@@ -73,9 +73,9 @@ from geof.errors import ConfigError
 from geof.methods.interface import Encoding, GraphInputs, Outputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn import GraphReadout, LinkReadout, NodeReadout
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm, Pooling
-from geof.nn.sparse import SparseLinear
 from geof.options import (
     Count,
     Probability,

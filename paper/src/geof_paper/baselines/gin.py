@@ -25,9 +25,9 @@ from torch.nn import functional as F
 
 from geof.methods.interface import GraphInputs
 from geof.methods.registry import Method, register
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import NodeNorm
 from geof.nn.settings import StepOutputs
-from geof.nn.sparse import SparseLinear
 from geof.options import (
     Count,
     Probability,

@@ -48,10 +48,9 @@ from geof.geometry import AdmissibleBox, JitterSchedule, num_coordinates
 from geof.kernels import Neighbourhoods, resolve_backend
 from geof.methods.interface import Encoding, GraphInputs
 from geof.methods.registry import Method, register
-from geof.nn.feedback import step_spec
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import norm_layer
-from geof.nn.settings import Norm, StepOutputs, StepSettings
-from geof.nn.sparse import SparseLinear
+from geof.nn.settings import Norm, StepOutputs, StepSettings, step_spec
 from geof.options import (
     Count,
     NonNegative,

@@ -11,8 +11,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_torch_csr_tensor
 
 from geof.methods.interface import GraphInputs
+from geof.nn.inputs import without_csr_warnings
 from geof.nn.refinement import drop_features, scale_rows
-from geof.nn.sparse import without_csr_warnings
 
 
 def csr_matrix(pointer: Tensor, column: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:

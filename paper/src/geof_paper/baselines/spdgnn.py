@@ -61,9 +61,9 @@ from geof.geometry.log_triangular import (
 )
 from geof.methods.interface import GraphInputs
 from geof.methods.registry import Method, register
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm
-from geof.nn.sparse import SparseLinear
 from geof.options import (
     Count,
     Positive,

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from geof.methods.interface import GraphInputs, TaskKind
+from geof.nn.inputs import SparseLinear
 from geof.nn.settings import StepOutputs
-from geof.nn.sparse import SparseLinear
 from geof_paper.baselines.contrast import ProbeScale
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.gin import GINLayer

@@ -68,9 +68,9 @@ from torch.nn import functional as F
 from geof.errors import ConfigError
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.methods.registry import Method, register
+from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import norm_layer
 from geof.nn.settings import Norm
-from geof.nn.sparse import SparseLinear
 from geof.options import Count, Positive, Probability, checked
 from geof_paper.baselines.blocks import Blocks
 from geof_paper.baselines.fixed_products import fixed_product, graph_product

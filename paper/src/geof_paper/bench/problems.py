@@ -17,7 +17,7 @@ from geof.data.provision import list_datasets
 from geof.data.records import GraphSet
 from geof.data.sources import SignatureConfig
 from geof.draws import raw_permutation, raw_stream
-from geof.nn.sparse import without_csr_warnings
+from geof.nn.inputs import without_csr_warnings
 from geof_paper.bench.catalogue import BATCH_SIZE, Shape, Sizes, Workload
 from geof_paper.bench.generators import molecules, skewed_edges, sparse_rows
 
