@@ -19,8 +19,8 @@ pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
 from geof import processes
 from geof.cli import main
 from geof.methods.registry import unregister
-from geof.training import Trainer, runs
-from geof.training.study import Study
+from geof.training import Trainer, trials
+from geof.training.sweep import Study
 from tests.processes import marked, wait_for
 
 QUICK = ["--method", "gcn", "options.hidden_channels=8", "options.num_layers=1"]
@@ -116,11 +116,11 @@ def wait_for_epochs(folder, least: int, runs: int, finished: int = 0) -> None:
 
 def test_a_grid_from_the_command_to_the_best_config(source, monkeypatch, capsys):
     read, built = [], []
-    real, build = runs.read_data, runs.build_task
+    real, build = trials.read_data, trials.build_task
     monkeypatch.setattr(
-        runs, "build_task", lambda config, data: built.append(config.split) or build(config, data)
+        trials, "build_task", lambda config, data: built.append(config.split) or build(config, data)
     )
-    monkeypatch.setattr(runs, "read_data", lambda *source: read.append(1) or real(*source))
+    monkeypatch.setattr(trials, "read_data", lambda *source: read.append(1) or real(*source))
     words = ["--out", "S", "--sampler", "grid", "--workers", "1", "epochs=3", *QUICK]
     assert main(["sweep", "grid.yaml", *source, *words]) == 0
     assert len(read) == 1

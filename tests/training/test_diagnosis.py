@@ -11,7 +11,7 @@ import torch
 from geof import GeoF
 from geof.errors import NonFiniteError
 from geof.training import TrainingConfig, Watch
-from geof.training.diagnosis import diagnose
+from geof.training.network import diagnose
 from geof.training.predict import Run
 from tests.training.toys import FRAGILE, TASKS, fit, graph_task, network_of, node_task
 

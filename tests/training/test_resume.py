@@ -17,9 +17,9 @@ import torch
 from geof.data.sources import DataConfig
 from geof.errors import ConfigError, DataError, FolderLockedError, StoppedError
 from geof.training import Network, TrainingConfig, Watch
+from geof.training.checkpoint import CURRENT, PREVIOUS
 from geof.training.predict import Run
 from geof.training.run_folder import LOCK
-from geof.training.state import CURRENT, PREVIOUS
 from tests.training.toys import FRAGILE, fit, graph_task, link_task, node_task
 
 SETTINGS = TrainingConfig(epochs=4, schedule="cosine", warmup=2, clip=0.5, learning_rate=0.02)

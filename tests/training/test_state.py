@@ -9,7 +9,7 @@ import torch
 
 from geof.errors import DataError
 from geof.training import TrainingConfig
-from geof.training.state import (
+from geof.training.checkpoint import (
     CURRENT,
     PREVIOUS,
     Best,

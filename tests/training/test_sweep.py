@@ -18,11 +18,18 @@ from geof.data.sources import Loaded
 from geof.errors import ConfigError, DataError, StoppedError
 from geof.executor import Outcome, WorkerLostError
 from geof.io import read_yaml
-from geof.training import NodeTask, RunConfig, Trainer, runs
+from geof.training import NodeTask, RunConfig, Trainer, trials
 from geof.training.run_folder import locked
-from geof.training.runs import Runner, TrialTrainer
-from geof.training.space import Choices, Range, Space, laid_over
-from geof.training.sweep import Sweep, SweepConfig, _hash_of, best_of
+from geof.training.sweep import Sweep, _hash_of, best_of
+from geof.training.trials import (
+    Choices,
+    Range,
+    Runner,
+    Space,
+    SweepConfig,
+    TrialTrainer,
+    laid_over,
+)
 
 FIXED = {
     "method": "gcn",
@@ -356,7 +363,7 @@ def test_a_process_still_at_work_on_a_trial_is_waited_for(trainer, tmp_path, mon
     held.__enter__()
     waits = []
     monkeypatch.setattr(
-        runs.time, "sleep", lambda seconds: waits.append(held.__exit__(None, None, None))
+        trials.time, "sleep", lambda seconds: waits.append(held.__exit__(None, None, None))
     )
     sweep = search(tmp_path, trainer, tree, trials=1)
     assert len(waits) == 1
@@ -365,9 +372,9 @@ def test_a_process_still_at_work_on_a_trial_is_waited_for(trainer, tmp_path, mon
 
 def test_tasks_are_kept_from_trial_to_trial(trainer, tmp_path, monkeypatch):
     built = []
-    real = runs.build_task
+    real = trials.build_task
     monkeypatch.setattr(
-        runs, "build_task", lambda config, data: built.append(config.split) or real(config, data)
+        trials, "build_task", lambda config, data: built.append(config.split) or real(config, data)
     )
     tree = {"learning_rate": [0.1, 0.01]}
     search(tmp_path, trainer, tree, trials=2, splits=("0", "1"), sampler="grid")

@@ -8,7 +8,7 @@ import pickle
 from geof.data import sources
 from geof.errors import DataError, GeofError, StoppedError
 from geof.executor import Outcome, WorkerLostError
-from geof.training import Trainer, runs
+from geof.training import Trainer, trials
 from geof.training.run_folder import locked
 from geof_paper.grid import worker
 from geof_paper.grid.cells import Row
@@ -181,9 +181,9 @@ def test_what_ended_unrecorded_is_not_run_again(grid, monkeypatch):
 
 def test_data_and_tasks_are_kept_from_cell_to_cell(grid, tiny, monkeypatch):
     built = []
-    real = runs.build_task
+    real = trials.build_task
     monkeypatch.setattr(
-        runs, "build_task", lambda config, data: built.append(config.split) or real(config, data)
+        trials, "build_task", lambda config, data: built.append(config.split) or real(config, data)
     )
     run(grid)
     assert tiny == ["CiteSeer"]

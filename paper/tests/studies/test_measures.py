@@ -9,7 +9,7 @@ import torch
 from geof.errors import ConfigError
 from geof.nn import CoupledState, GeoF
 from geof.training.predict import Run, stored_task
-from geof.training.runs import Runner
+from geof.training.trials import Runner
 from geof_paper.grid.cells import Cell, Row
 from geof_paper.studies import measures
 from geof_paper.studies.measures import MEASURES

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from geof.data.records import NodeGraph
-    from geof.training.state import EpochReport
+    from geof.training.checkpoint import EpochReport
     from geof.training.tasks import NodeTask
     from geof.training.trainer import Result
 

@@ -26,9 +26,8 @@ from geof.cli.arguments import (
 from geof.errors import ConfigError, GeofError, StoppedError
 
 if TYPE_CHECKING:
-    from geof.training.runs import TrialTrainer
-    from geof.training.study import Order, Study
-    from geof.training.sweep import Finished, Sampler, Sweep
+    from geof.training.sweep import Finished, Order, Study, Sweep
+    from geof.training.trials import Sampler, TrialTrainer
 
 _REMEMBERED = (
     *("space", "out", "splits", "sampler", "seed"),
@@ -72,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     from geof.training.sweep import load_optuna
 
     load_optuna()  # or say how to install it, before anything is read
-    from geof.training.study import Study
+    from geof.training.sweep import Study
 
     screen = _Screen(options)
     trainer = None
@@ -110,7 +109,7 @@ def _search(study: Study, trainer: TrialTrainer, screen: _Screen) -> int:
 
 
 def _trainer(options: argparse.Namespace, order: Order) -> TrialTrainer:
-    from geof.training.runs import Runner, TrialTrainer
+    from geof.training.trials import Runner, TrialTrainer
 
     plugin = None if options.plugin is None else options.plugin.resolve()
     # Workers of a sweep that was killed stop after their epoch: wait for them.
@@ -121,8 +120,8 @@ def _trainer(options: argparse.Namespace, order: Order) -> TrialTrainer:
 def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, TrialTrainer]:
     """Read and check everything; nothing is written yet."""
     from geof.data.sources import notes_of
-    from geof.training.space import laid_over, present_name
-    from geof.training.study import Order, Study
+    from geof.training.sweep import Order, Study
+    from geof.training.trials import laid_over, present_name
 
     if options.out is None:
         raise ConfigError("Expected '--out STUDY', or '--resume STUDY' to go on (got neither).")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from geof.errors import ConfigError
 from geof.methods.interface import GraphInputs, HasPretext, InputShape, TaskKind
 from geof.methods.registry import get_method
-from geof.testing.graphs import Sample, draw_parameters, random_graph, side_by_side
+from geof.testing import Sample, draw_parameters, random_graph, side_by_side
 from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
 from geof.training.network import Network
 from geof.training.tasks import Task

@@ -31,7 +31,7 @@ from geof.errors import ConfigError, StoppedError
 from geof.methods.interface import HasPretext, TaskKind
 from geof.methods.registry import NONE, get_method, method_options, preset_datasets, preset_names
 from geof.options import arguments
-from geof.testing.graphs import tiny_task
+from geof.testing import tiny_task
 from geof.testing.method_basis import SAMPLED, SHAPE, STAGES
 from geof.testing.method_structure import StructureChecks
 from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig

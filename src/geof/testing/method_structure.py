@@ -17,8 +17,7 @@ from geof.data.batching import NeighbourSampler
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.methods.registry import method_options
 from geof.nn.inputs import without_csr_warnings
-from geof.testing.assertions import assert_same
-from geof.testing.graphs import random_graph, side_by_side
+from geof.testing import assert_same, random_graph, side_by_side
 from geof.testing.method_basis import (
     ODD_GRAPHS,
     PAIRS,

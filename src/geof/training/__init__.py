@@ -1,6 +1,6 @@
 """Configs, tasks, the trainer and the files of a run."""
 
-from geof.training.checkpoint import load_checkpoint, save_checkpoint
+from geof.training.checkpoint import EpochReport, load_checkpoint, save_checkpoint
 from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
 from geof.training.metrics import (
     accuracy,
@@ -11,7 +11,6 @@ from geof.training.metrics import (
     roc_auc,
 )
 from geof.training.network import Network
-from geof.training.state import EpochReport
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, build_task
 from geof.training.trainer import Result, Trainer, Watch
 

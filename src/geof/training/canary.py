@@ -30,8 +30,8 @@ from geof.errors import ConfigError
 from geof.io import read_json, write_atomically
 from geof.methods.interface import TaskKind
 from geof.methods.registry import NONE, get_method, load_preset, preset_names
+from geof.training.checkpoint import EpochReport
 from geof.training.config import RunConfig
-from geof.training.state import EpochReport
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Task
 from geof.training.trainer import Trainer, Watch
 

@@ -12,26 +12,25 @@ import csv
 import hashlib
 import io
 import math
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from pydantic import Field
 
-from geof.errors import ConfigError, DataError, GeofError, StoppedError
+from geof.errors import ConfigError, DataError, FolderLockedError, GeofError, StoppedError
 from geof.executor import Executor, InProcess, Outcome
-from geof.io import write_atomically
-from geof.options import Count, Options
+from geof.io import dump_yaml, read_json, read_yaml, write_atomically, write_json
+from geof.options import Count, declared
 from geof.training.config import RunConfig
-from geof.training.runs import Trial, TrialTrainer
-from geof.training.space import Range, Space, as_json, laid_over
-
-Sampler: TypeAlias = Literal["tpe", "grid", "random"]
+from geof.training.trials import Space, SweepConfig, Trial, TrialTrainer, as_json, laid_over
 
 
 def load_optuna() -> Any:
@@ -49,47 +48,6 @@ def load_optuna() -> Any:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-
-@dataclass(frozen=True)
-class SweepConfig(Options):
-    """How a space is searched.
-
-    The draw of a trial depends on the seed, its place and the trials before it, so that one worker
-    draws the same again, interrupted or not.
-    """
-
-    trials: Annotated[Count | None, Field(description="How many; None for a whole grid.")] = 30
-    splits: Annotated[
-        tuple[str, ...],
-        Field(description="What a trial trains on; its value is the mean over them."),
-    ] = ("0",)
-    sampler: Annotated[Sampler, Field(description="How points are drawn.")] = "tpe"
-    seed: Annotated[int, Field(ge=0, description="Of the draws.")] = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trials is None and self.sampler != "grid":
-            raise ConfigError(f"Expected 'trials' for sampler {self.sampler!r} (got none).")
-        if not self.splits or len(set(self.splits)) != len(self.splits):
-            raise ConfigError(f"Expected different 'splits' (got {','.join(self.splits)!r}).")
-
-    def trials_of(self, space: Space) -> int:
-        """Return the number of trials, of a grid no more than it has points.
-
-        Raises:
-            ConfigError: If a grid has a range.
-        """
-        if self.sampler != "grid":
-            return self.trials or 0
-        for key, dimension in space.dimensions.items():
-            if isinstance(dimension, Range):
-                raise ConfigError(
-                    f"Expected lists of values for a grid (got a range for '{key}'). List the "
-                    "values or choose --sampler tpe."
-                )
-        points = math.prod(len(dimension.values) for dimension in space.dimensions.values())
-        return min(self.trials or points, points)
 
 
 @dataclass(frozen=True)
@@ -355,3 +313,136 @@ def _hash_of(config: RunConfig) -> str:
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, GeofError) else f"{type(error).__name__}: {text}"
+
+
+ORDER = "sweep.json"
+"""Written last when a study is made: a folder without it is none."""
+
+SPACE = "space.yaml"
+CONFIGS = ("config.yaml", "settings.yaml")
+"""What is not searched; the second name is that of studies begun by earlier versions."""
+
+
+@dataclass(frozen=True)
+class Order(SweepConfig):
+    """What ``sweep.json`` holds: what was asked for, beside the space and the config."""
+
+    workers: Annotated[Count, Field(description="Number of processes.")] = 2
+    metric: Annotated[str, Field(description="What is maximised.")] = ""
+    data_hash: Annotated[str, Field(description="Of the data's content.")] = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> Order:
+        """Return the order of a study.
+
+        Raises:
+            DataError: If there is none or it is damaged.
+        """
+        stored = read_json(folder / ORDER, "a study of 'geof sweep'")
+        try:
+            if missing := set(declared(Order)) - stored.keys():
+                raise ConfigError(f"Expected '{min(missing)}' (got none).")
+            return cls.of(stored)
+        except ConfigError as error:
+            raise DataError(
+                f"Expected '{folder / ORDER}' to be what 'geof sweep' wrote ({error})"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study's folder and what its files say."""
+
+    folder: Path
+    order: Order
+    base: RunConfig
+    searched: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Study:
+        """Return the study in a folder.
+
+        Raises:
+            DataError: If there is none or it is damaged.
+            ConfigError: If what it trains cannot be trained by this version.
+        """
+        order = Order.read(folder)
+        there = [folder / name for name in CONFIGS if (folder / name).exists()]
+        base = RunConfig.parse(read_yaml(there[0] if there else folder / CONFIGS[0]))
+        return cls(folder, order, base, read_yaml(folder / SPACE))
+
+    @classmethod
+    def require_room(cls, folder: Path) -> None:
+        """Raise ``DataError`` unless a folder is new, empty or a study."""
+        if not folder.exists() or (folder / ORDER).exists():
+            return
+        held = [e.name for e in folder.iterdir()] if folder.is_dir() else [folder.name]
+        ours = (SPACE, *CONFIGS)
+        held = [name for name in held if name not in ours and not name.startswith(".")]
+        if held:
+            raise DataError(
+                f"Expected '--out' to be a new or empty folder, or a study to go on with (got "
+                f"'{folder}' with {', '.join(sorted(held)[:3])}). Name another one."
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep every other search out; the system lets go when this process dies.
+
+        Raises:
+            FolderLockedError: If another one is at work.
+            DataError: If the folder cannot be written.
+        """
+        lock = FileLock(self.folder / ".sweep.lock", timeout=0)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout as error:
+            raise FolderLockedError(
+                f"Expected nobody else to work on '{self.folder}', but another sweep does. Wait "
+                "for it or name another folder."
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"Expected to write '{self.folder}', but {error.strerror or error}. Name another "
+                "folder."
+            ) from error
+        with lock:
+            yield
+
+    def exists(self) -> bool:
+        """Return whether one is in the folder already."""
+        return (self.folder / ORDER).exists()
+
+    @property
+    def space(self) -> Space:
+        """What is searched."""
+        return Space.from_tree(self.searched, self.base)
+
+    def write(self) -> None:
+        """Write what the study is."""
+        write_atomically(self.folder / SPACE, dump_yaml(self.searched).encode())
+        write_atomically(self.folder / CONFIGS[0], self.base.to_yaml().encode())
+        write_json(self.folder / ORDER, asdict(self.order))
+
+    def require_same(self, before: Study) -> None:
+        """Raise ``ConfigError`` unless a study begun before is this one."""
+        old = replace(before.order, trials=self.order.trials, workers=self.order.workers)
+        new = asdict(self.order)
+        differ = [] if self.searched == before.searched else [SPACE]
+        differ += [] if self.base == before.base else [CONFIGS[0]]
+        differ += [key for key, value in asdict(old).items() if new[key] != value]
+        if differ:
+            raise ConfigError(
+                f"Expected what '{self.folder}' was begun with (other: {', '.join(differ)}). Go on "
+                f"with {self.go_on}, or name another folder."
+            )
+
+    @property
+    def go_on(self) -> str:
+        """The command that goes on with it."""
+        return f"geof sweep --resume {shlex.quote(str(self.folder))}"
+
+    def open(self) -> Sweep:
+        """Open its database; its data are not needed for that."""
+        return Sweep(self.folder, self.base, self.space, self.order)

@@ -26,19 +26,19 @@ from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
 from geof.io import write_atomically, write_json
 from geof.machine import note_machine
 from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
-from geof.training.checkpoint import load_checkpoint, write_tensors
-from geof.training.config import SELECTION, RunConfig
-from geof.training.diagnosis import bad_gradient, diagnose
-from geof.training.network import Network
-from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
-from geof.training.state import (
+from geof.training.checkpoint import (
     Best,
     EpochReport,
     Progress,
     discard_states,
+    load_checkpoint,
     load_state,
     save_state,
+    write_tensors,
 )
+from geof.training.config import SELECTION, RunConfig
+from geof.training.network import Network, bad_gradient, diagnose
+from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
 from geof.training.tasks import Scores, Task
 
 

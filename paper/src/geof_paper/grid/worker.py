@@ -18,7 +18,7 @@ from geof.executor import Executor, InProcess, Outcome
 from geof.io import write_json
 from geof.training import Result, RunConfig
 from geof.training.run_folder import read_result
-from geof.training.runs import Runner
+from geof.training.trials import Runner
 from geof_paper.grid.cells import Cell
 from geof_paper.grid.grid import Grid
 from geof_paper.grid.records import FAILURE, record_cells
