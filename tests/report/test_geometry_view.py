@@ -8,7 +8,7 @@ import torch
 
 from geof import GeoF
 from geof.geometry import frame_from_coordinates
-from geof.report.geometry_view import (
+from geof.report.drawing import (
     NEIGHBOURS,
     BlockGeometry,
     feature_loadings,

@@ -13,7 +13,7 @@ from geof.cli import build_parser
 from geof.cli.report import _own_data
 from geof.errors import ConfigError, DataError
 from geof.report import run_views as views_module
-from geof.report.layout import positions
+from geof.report.drawing import positions
 from geof.report.run_page import read_metrics, run_page
 from geof.report.run_views import Wanted
 from geof.training.predict import Run, evaluate_part, part_predictions, stored_task

@@ -12,7 +12,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from geof.report.layout import plane
+from geof.report.drawing import plane
 from geof.report.scores import BINS, CURVE_POINTS, class_scores, link_scores
 
 

@@ -54,6 +54,15 @@ def check_batch(batch: Tensor, num_nodes: int) -> None:
         )
 
 
+def check_pairs(pairs: Tensor) -> None:
+    """Require pairs of nodes, one per column."""
+    if pairs.dim() != 2 or pairs.size(0) != 2:
+        raise ShapeError(
+            f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
+            "Sources stand in the first row, as in edge_index."
+        )
+
+
 def check_finite(name: str, value: Tensor) -> None:
     """Require finite entries, naming the first bad row. Skipped while ``torch.compile`` traces."""
     if torch.compiler.is_compiling() or all_finite(value):

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
-from geof.errors import DataError, ShapeError
+from geof.errors import DataError
+from geof.nn.inputs import check_pairs
 from geof.nn.settings import Pooling
 from geof.options import require_number, require_option, require_positive
 
@@ -144,11 +145,7 @@ class LinkReadout(nn.Module):
 
     def forward(self, h: Tensor, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs``."""
-        if pairs.dim() != 2 or pairs.size(0) != 2:
-            raise ShapeError(
-                f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
-                "Sources stand in the first row, as in edge_index."
-            )
+        check_pairs(pairs)
         if not torch.compiler.is_compiling() and pairs.numel():
             low, high = (int(value) for value in pairs.aminmax())
             if low < 0 or high >= h.size(0):

@@ -21,10 +21,8 @@ from geof.methods.builtin import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn import GeoF
 from geof.nn.trace import GeoFState
-from geof.report import layout
-from geof.report.geometry_view import node_views, numbers_per_node
+from geof.report.drawing import Method, node_views, numbers_per_node, plane, positions
 from geof.report.html import short
-from geof.report.layout import Method, plane
 from geof.report.scores import class_scores, link_scores
 from geof.training.predict import (
     AnyPart,
@@ -176,7 +174,7 @@ def _graph_scope(run: Run, geof: GeoF, data: GraphSet, graph: int) -> dict[str, 
     state = _evolved(geof, inputs)
     count = int(inputs.x.size(0))
     edges = [(u, v) for u, v in inputs.edge_index.t().tolist() if u < v]
-    places, how = layout.positions(count, edges)
+    places, how = positions(count, edges)
     drawn = {"layout": short(places), "how": how, "edges": [list(edge) for edge in edges]}
     return {"key": graph, **drawn, **_scope(geof, state, list(range(count)))}
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from geof.errors import ShapeError
 from geof.methods.interface import Encoding, GraphInputs
+from geof.nn.inputs import check_pairs
 from geof.options import Positive, checked
 
 
@@ -39,11 +39,7 @@ class FermiDiracReadout(nn.Module):
 
     def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs`` ``(2, P)``."""
-        if pairs.dim() != 2 or pairs.size(0) != 2:
-            raise ShapeError(
-                f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
-                "Sources stand in the first row, as in edge_index."
-            )
+        check_pairs(pairs)
         states = encoding.states
         # index_select sums its gradient in a fixed order.
         difference = states.index_select(0, pairs[0]) - states.index_select(0, pairs[1])

@@ -47,10 +47,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from geof.errors import ConfigError, ShapeError
+from geof.errors import ConfigError
 from geof.kernels import Neighbourhoods
 from geof.methods.interface import Encoding, GraphInputs, TaskKind
 from geof.methods.registry import Method, register
+from geof.nn.inputs import check_pairs
 from geof.options import (
     Count,
     Probability,
@@ -273,11 +274,7 @@ class HyperbolicLinkReadout(FermiDiracReadout):
 
     def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs`` ``(2, P)``."""
-        if pairs.dim() != 2 or pairs.size(0) != 2:
-            raise ShapeError(
-                f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
-                "Sources stand in the first row, as in edge_index."
-            )
+        check_pairs(pairs)
         c = encoding.context
         z = exp0(encoding.states, c)
         # index_select sums its gradient in a fixed order.

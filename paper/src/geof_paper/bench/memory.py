@@ -21,10 +21,12 @@ DATA_COPIES = 8
 USABLE = 0.9
 """Share of the available memory that a prediction may fill."""
 
+_MACHINE, _PROCESS = "/proc/meminfo", "/proc/self/status"
+
 
 def available_bytes() -> int:
     """Return the memory a new process may use: the machine's, or less inside a container."""
-    free = [_meminfo("MemAvailable") or _physical_bytes()]
+    free = [_told_bytes(_MACHINE, "MemAvailable") or _physical_bytes()]
     group = Path("/sys/fs/cgroup")
     try:
         limit = (group / "memory.max").read_text().strip()
@@ -38,12 +40,13 @@ def available_bytes() -> int:
 
 def total_bytes() -> int:
     """Return the machine's memory."""
-    return _meminfo("MemTotal") or _physical_bytes()
+    return _told_bytes(_MACHINE, "MemTotal") or _physical_bytes()
 
 
-def _meminfo(key: str) -> int | None:
+def _told_bytes(path: str, key: str) -> int | None:
+    """Return a number of a file of Linux's ``/proc``, ``None`` where there is none."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path(path).read_text().splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)
@@ -95,23 +98,15 @@ def reset_peak() -> None:
 
 def resident_bytes() -> int:
     """Return the present resident size of this process."""
-    return _status("VmRSS") or peak_bytes()
+    return _told_bytes(_PROCESS, "VmRSS") or peak_bytes()
 
 
 def peak_bytes() -> int:
     """Return the largest resident size since :func:`reset_peak`."""
-    own = _status("VmHWM")
+    own = _told_bytes(_PROCESS, "VmHWM")
     if own is not None:
         return own
     import resource  # not on Windows, where there is no /proc either
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _status(key: str) -> int | None:
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)
