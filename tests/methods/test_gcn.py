@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch_geometric.nn.models import GCN
 
-from geof.methods.builtin import PlainGCN
+from geof.methods.gcn import PlainGCN
 from geof.methods.interface import GraphInputs
 from geof.nn.inputs import SparseLinear
 from geof.testing import (

@@ -10,7 +10,7 @@ import pytest
 
 from geof.errors import ConfigError
 from geof.methods import registry
-from geof.methods.builtin import PlainGCN
+from geof.methods.gcn import PlainGCN
 from geof.training import canary
 from geof.training.canary import (
     TOLERANCE,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GINConv, SAGEConv
 
 from geof.data.batching import NeighbourSampler
-from geof.methods.builtin import PlainGCN
+from geof.methods.gcn import PlainGCN
 from geof.methods.interface import GraphInputs
 from geof.testing import MethodTestCase, assert_same, draw_parameters, random_graph
 from geof_paper.baselines.classic import AttentionConv, ClassicGCN, MeanConv

@@ -29,7 +29,7 @@ from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
 from geof.options import arguments, require_known, require_option
 from geof.plugins import INSTALL_PAPER, METHODS, PAPER_METHODS, entry_points
 
-OWN = {"geof": "geof.methods.builtin", "gcn": "geof.methods.builtin"}
+OWN = {"geof": "geof.methods.geof", "gcn": "geof.methods.gcn"}
 """The library's own methods and the modules that register them."""
 
 

@@ -17,7 +17,7 @@ from geof.data.batching import PackedGraphs
 from geof.data.records import GraphSet
 from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, nearest
-from geof.methods.builtin import GeoFEncoder
+from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn import GeoF
 from geof.nn.trace import GeoFState

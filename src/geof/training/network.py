@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from geof.errors import GeofError
-from geof.methods.builtin import GeoFEncoder
+from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import Encoding, GraphInputs, InputShape, Outputs
 from geof.methods.registry import get_method, readout_of
 from geof.nn import GeoF

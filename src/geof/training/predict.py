@@ -23,7 +23,7 @@ from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
 from geof.io import read_yaml
-from geof.methods.builtin import GeoFEncoder
+from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.geof import evolve_in_pieces
 from geof.training.checkpoint import load_tensors, read_tensors

@@ -14,7 +14,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models import GAT, GCN
 from torch_geometric.utils import to_torch_csr_tensor
 
-from geof.methods.builtin import GeoFEncoder
+from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn.inputs import SparseLinear, without_csr_warnings
 from geof_paper.bench.catalogue import Entry

@@ -19,7 +19,7 @@ from torch import Tensor
 from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError
 from geof.geometry import frame_bounds, frame_from_coordinates, log_determinant
-from geof.methods.builtin import GeoFEncoder
+from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn import CoupledState, GeoF
 from geof.nn.trace import geometry_change

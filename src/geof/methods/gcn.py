@@ -1,51 +1,23 @@
-r"""The library's own methods: GeoF, and GCN as usually written, PyG's own network.
+r"""GCN as usually written: PyG's own network.
 
 .. math::
     X' = \operatorname{ReLU}(\hat D^{-1/2} (A + I) \hat D^{-1/2} X W + b)
 
-Reference of GCN: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional
-Networks", ICLR 2017. Evidence: PyG's implementation; its first product also takes sparse features.
+Reference: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks",
+ICLR 2017. Evidence: PyG's implementation; its first product also takes sparse features.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 from torch_geometric.nn.models import GCN
 
 from geof.methods.interface import GraphInputs
 from geof.methods.registry import Method, register
-from geof.nn.geof import GeoF
 from geof.nn.inputs import SparseLinear
 from geof.options import require_number, require_positive
-
-
-class GeoFEncoder(nn.Module):
-    """GeoF behind the common interface: :class:`GraphInputs` to ``(n, out_channels)``."""
-
-    def __init__(self, in_channels: int, signature_channels: int, **options: Any) -> None:
-        super().__init__()
-        if isinstance(options.get("log_scale_bounds"), list):  # as JSON and YAML write a pair
-            options["log_scale_bounds"] = tuple(options["log_scale_bounds"])
-        self.geof = GeoF(in_channels, signature_channels=signature_channels, **options)
-        self.out_channels = self.geof.out_channels
-
-    def forward(self, inputs: GraphInputs) -> Tensor:
-        """Return the environment states."""
-        states: Tensor = self.geof(inputs.x, inputs.edges, inputs.signature)
-        return states
-
-
-register(
-    Method(
-        "geof",
-        GeoFEncoder,
-        documented=GeoF,
-        presets=Path(__file__).parent / "preset_files" / "geof",
-    )
-)
 
 
 class PlainGCN(nn.Module):
