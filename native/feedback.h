@@ -38,14 +38,15 @@ struct FeedbackArguments {
   T *grad_z, *grad_message, *grad_first, *grad_second;
 };
 
-// Everything the forward pass knows of W blocks, of P nodes.
-template <class T, int W, int M, int P>
+// Everything the forward pass knows of W blocks.
+template <class T, int W, int M>
 struct Feedback {
   using V = Vec<T, W>;
   static constexpr int N = capacity(M);
 
-  const int m, B;
-  Frame<T, W, M, P> frame;
+  const Count<M> m;
+  const int64_t B;
+  Frame<T, W, M> frame;
   V inverse[N];           // 1 / exp(l)
   V aggregate[N];         // agg
   V residual[N];          // agg - phi(xi), for the mean statistic
@@ -54,71 +55,84 @@ struct Feedback {
   V factor[triangle(N)];  // SChol(C), packed
   V retry{};              // the jitter each lane needed, counted from 0
 
-  GEOF_INLINE Feedback(const FeedbackArguments<T>& s, int64_t i, int g, int m_, int B_)
-      : m(m_), B(B_), frame(s.z + i * triangle(m_) * B_ + g, m_, B_) {
-    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-    // The processor's own prefetching stops at the end of a page, every few nodes.
-    const int64_t ahead = i + 4 * P;
-    if (g == 0 && ahead + P <= s.n) {
-      prefetch(s.z + ahead * t, P * t);
-      if (s.second) prefetch(s.second + ahead * t, P * t);
-    }
-    for (int r = 0; r < m; ++r) {
+  GEOF_INLINE Feedback(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m_)
+      : m(m_), B(s.B), frame(s.z + i * triangle(m_) * s.B + g, m_, s.B) {
+    const int64_t d = m * B, t = triangle(m) * B;
+    each(m, [&](auto r) GEOF_LAMBDA {
       inverse[r] = T(1) / frame.e[r];
-      aggregate[r] = load<T, W, P>(s.first + i * d + r * B + g, d);
-      if (!s.framed) continue;
-      for (int c = 0; c < r; ++c) aggregate[r] -= frame.a[strict(r, c)] * aggregate[c];
-      aggregate[r] *= inverse[r];
-    }
+      aggregate[r] = load<T, W>(s.first + i * d + r * B + g);
+    });
+    if (s.framed) solve(aggregate);
     if (s.statistic == kMean) {
-      read_features<T, W, M, P>(s.message + i * d + int64_t(g) * m, m, d, residual);
-      for (int r = 0; r < m; ++r) residual[r] = aggregate[r] - residual[r];
-      for (int r = 0; r < m; ++r)
-        for (int c = 0; c <= r; ++c) moment[packed(r, c)] = residual[r] * residual[c];
+      read_features<T, W, M>(s.message + i * d + int64_t(g) * m, m, residual);
+      each(m, [&](auto r) GEOF_LAMBDA {
+        residual[r] = aggregate[r] - residual[r];
+        each(next(r), [&](auto c) GEOF_LAMBDA { moment[packed(r, c)] = residual[r] * residual[c]; });
+      });
     } else if (s.statistic != kNone) {
-      pull_back(s.second + i * triangle(m) * B + g, s.framed);
+      pull_back(s.second + i * t + g, s.framed);
     }
+  }
+
+  // x = L^{-1} x.
+  GEOF_INLINE void solve(V* x) const {
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each(r, [&](auto c) GEOF_LAMBDA { x[r] -= frame.a[strict(r, c)] * x[c]; });
+      x[r] *= inverse[r];
+    });
   }
 
   // C = L^{-1} S L^{-T}: first L^{-1} S, all columns; then each row against L^T.
   GEOF_INLINE void pull_back(const T* second, bool framed) {
-    const int64_t t = int64_t(triangle(m)) * B;
     if (!framed) {
-      for (int k = 0; k < triangle(m); ++k) moment[k] = load<T, W, P>(second + int64_t(k) * B, t);
+      each(m, [&](auto r) GEOF_LAMBDA {
+        each(next(r), [&](auto c) GEOF_LAMBDA {
+          moment[packed(r, c)] = load<T, W>(second + packed(r, c) * B);
+        });
+      });
       return;
     }
-    for (int r = 0; r < m; ++r)
-      for (int c = 0; c < m; ++c) {
-        const int at = r >= c ? packed(r, c) : packed(c, r);
-        V v = load<T, W, P>(second + int64_t(at) * B, t);
-        for (int k = 0; k < r; ++k) v -= frame.a[strict(r, k)] * half[k][c];
+    each(m, [&](auto c) GEOF_LAMBDA {
+      each(m, [&](auto r) GEOF_LAMBDA {
+        V v = load<T, W>(second + (r >= c ? packed(r, c) : packed(c, r)) * B);
+        each(r, [&](auto k) GEOF_LAMBDA { v -= frame.a[strict(r, k)] * half[k][c]; });
         half[r][c] = v * inverse[r];
-      }
-    for (int r = 0; r < m; ++r)
-      for (int c = 0; c <= r; ++c) {
+      });
+    });
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each(next(r), [&](auto c) GEOF_LAMBDA {
         V v = half[r][c];
-        for (int k = 0; k < c; ++k) v -= moment[packed(r, k)] * frame.a[strict(c, k)];
+        each(c, [&](auto k) GEOF_LAMBDA { v -= moment[packed(r, k)] * frame.a[strict(c, k)]; });
         moment[packed(r, c)] = v * inverse[c];
-      }
+      });
+    });
   }
 
   // Returns lanes that are not positive definite at these jitters as 1, the others as 0.
-  GEOF_INLINE V factorise(V shift, bool diagonal) {
+  template <bool Diagonal>
+  GEOF_INLINE V factorise(V shift) {
     V failed{}, reciprocal[N];
-    for (int r = 0; r < m; ++r) {
+    each(m, [&](auto r) GEOF_LAMBDA {
       V pivot = moment[packed(r, r)] + shift;
-      for (int c = 0; c < r; ++c) {
-        V v = diagonal ? V{} : moment[packed(r, c)];
-        for (int k = 0; k < c; ++k) v -= factor[packed(r, k)] * factor[packed(c, k)];
-        v *= reciprocal[c];
+      each(r, [&](auto c) GEOF_LAMBDA {
+        V v{};
+        if constexpr (!Diagonal) {
+          v = moment[packed(r, c)];
+          each(c, [&](auto k) GEOF_LAMBDA { v -= factor[packed(r, k)] * factor[packed(c, k)]; });
+          v *= reciprocal[c];
+          pivot -= v * v;
+        }
         factor[packed(r, c)] = v;
-        pivot -= v * v;
-      }
+      });
       failed = pivot > T(0) ? failed : fill<T, W>(1);
       factor[packed(r, r)] = square_root<T, W>(pivot > T(0) ? pivot : fill<T, W>(1));
       reciprocal[r] = T(1) / factor[packed(r, r)];
-    }
+    });
     return failed;
+  }
+
+  GEOF_INLINE V factorise(V shift, bool diagonal) {
+    return diagonal ? factorise<true>(shift) : factorise<false>(shift);
   }
 
   // SChol: only lanes that fail are tried again, with a larger jitter. Returns lanes that stay
@@ -140,71 +154,68 @@ struct Feedback {
 
 template <class T, int W, int M>
 struct FeedbackTarget {
+  using V = Vec<T, W>;
+  using F = Feedback<T, W, M>;
+
   static void run(const FeedbackArguments<T>& s) {
-    const int m = M ? M : s.m, B = s.B;
-    each_node<T, W, M>(s.threads, s.n, int64_t(m) * B, B, [&]<int L, int P>(int64_t i, int g) {
-      group<L, P>(s, i, g, m, B);
-    });
+    const Count<M> m = known<M>(s.m);
+    each_node<W>(s.threads, s.n, int64_t(m) * s.B, s.B,
+                 [&](int64_t i, int g) { group(s, i, g, m); });
   }
 
-  template <int L, int P>
-  static void group(const FeedbackArguments<T>& s, int64_t i, int g, int m, int B) {
-    using V = Vec<T, L>;
-    Feedback<T, L, M, P> f(s, i, g, m, B);
-    const int64_t d = int64_t(m) * B;
-    write_features<T, L, M, P>(s.aggregate + i * d + int64_t(g) * m, m, d, f.aggregate);
+  static void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
+    const int64_t B = s.B, d = m * B, t = triangle(m) * B;
+    F f(s, i, g, m);
+    write_features<T, W, M>(s.aggregate + i * d + int64_t(g) * m, m, f.aggregate);
     if (s.statistic == kNone) return;
     const V failed = f.stabilise(s);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
-    for (int r = 0; r < m; ++r) finite += f.factor[packed(r, r)] - f.factor[packed(r, r)];
-    if (sum<T, L>(failed) > 0 || sum<T, L>(f.retry) > 0 || !(sum<T, L>(finite) == 0))
-      report<L, P>(s, f, failed);
-    const int64_t t = int64_t(triangle(m)) * B;
+    each(m, [&](auto r) GEOF_LAMBDA {
+      finite += f.factor[packed(r, r)] - f.factor[packed(r, r)];
+    });
+    if (sum<T, W>(failed) > 0 || sum<T, W>(f.retry) > 0 || !(sum<T, W>(finite) == 0))
+      report(s, f, failed);
     T* target = s.target + i * t + g;
-    for (int r = 0; r < m; ++r) {
-      for (int c = 0; c < r; ++c)
-        store<T, L, P>(target + int64_t(strict(r, c)) * B, t, f.factor[packed(r, c)]);
-      store<T, L, P>(target + int64_t(scale(m, r)) * B, t,
-                     logarithm<T, L>(f.factor[packed(r, r)]));
-    }
-    if (s.moment) write_moment<L, P>(s, f, i, g, m, B);
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each(r, [&](auto c) GEOF_LAMBDA {
+        store<T, W>(target + strict(r, c) * B, f.factor[packed(r, c)]);
+      });
+      store<T, W>(target + scale(m, r) * B, logarithm<T, W>(f.factor[packed(r, r)]));
+    });
+    if (s.moment) write_moment(s, f, i, g);
     if (s.attempt)
-      for (int l = 0; l < L; ++l)
-        s.attempt[i * B + g + l] = int64_t(lane<T, L>(f.retry, l));
+      for (int l = 0; l < W; ++l) s.attempt[i * B + g + l] = int64_t(lane<T, W>(f.retry, l));
   }
 
-  template <int L, int P>
-  static void write_moment(const FeedbackArguments<T>& s, const Feedback<T, L, M, P>& f, int64_t i,
-                           int g, int m, int B) {
-    using V = Vec<T, L>;
-    const int64_t size = int64_t(m) * m;
-    T* to = s.moment + (i * B + g) * size;
+  static __attribute__((noinline)) void write_moment(const FeedbackArguments<T>& s, const F& f,
+                                                     int64_t i, int g) {
+    const int m = f.m;
+    T* to = s.moment + (i * f.B + g) * m * m;
     for (int r = 0; r < m; ++r)
       for (int c = 0; c <= r; ++c) {
         V v = f.moment[packed(r, c)];
         if (c < r && s.statistic == kDiagonal) v = V{};
         if (c == r) v += s.floor;
-        scatter<T, L, P>(to + r * m + c, size, B * size, v);
-        scatter<T, L, P>(to + c * m + r, size, B * size, v);
+        for (int l = 0; l < W; ++l)
+          to[(l * m + r) * m + c] = to[(l * m + c) * m + r] = lane<T, W>(v, l);
       }
   }
 
   // Sort the lanes that needed more than one attempt; rare, so it may be slow.
-  template <int L, int P>
-  static void report(const FeedbackArguments<T>& s, const Feedback<T, L, M, P>& f,
-                     const Vec<T, L>& failed) {
+  static __attribute__((noinline)) void report(const FeedbackArguments<T>& s, const F& f,
+                                               const V& failed) {
     FeedbackStatus seen;
-    for (int l = 0; l < L; ++l) {
+    for (int l = 0; l < W; ++l) {
       bool finite = true;
       for (int r = 0; r < f.m; ++r) {
-        finite = finite && std::isfinite(lane<T, L>(f.factor[packed(r, r)], l));
+        finite = finite && std::isfinite(lane<T, W>(f.factor[packed(r, r)], l));
         for (int c = 0; c <= r; ++c)
-          finite = finite && (std::isfinite(lane<T, L>(f.moment[packed(r, c)], l)) ||
+          finite = finite && (std::isfinite(lane<T, W>(f.moment[packed(r, c)], l)) ||
                               (s.statistic == kDiagonal && c < r));
       }
-      const int64_t retries = int64_t(lane<T, L>(f.retry, l));
+      const int64_t retries = int64_t(lane<T, W>(f.retry, l));
       seen.non_finite += !finite;
-      seen.indefinite += finite && lane<T, L>(failed, l) > 0;
+      seen.indefinite += finite && lane<T, W>(failed, l) > 0;
       seen.retried += retries > 0;
       seen.most_retries = retries > seen.most_retries ? retries : seen.most_retries;
     }
@@ -220,86 +231,88 @@ struct FeedbackTarget {
 
 template <class T, int W, int M>
 struct FeedbackTargetBackward {
+  using V = Vec<T, W>;
+  using F = Feedback<T, W, M>;
   static constexpr int N = capacity(M);
 
   static void run(const FeedbackArguments<T>& s) {
-    const int m = M ? M : s.m, B = s.B;
-    each_node<T, W, M>(s.threads, s.n, int64_t(m) * B, B, [&]<int L, int P>(int64_t i, int g) {
-      Reverse<L, P>::group(s, i, g, m, B);
-    });
+    const Count<M> m = known<M>(s.m);
+    each_node<W>(s.threads, s.n, int64_t(m) * s.B, s.B,
+                 [&](int64_t i, int g) { group(s, i, g, m); });
   }
 
-  template <int L, int P>
-  struct Reverse {
-  using V = Vec<T, L>;
-  using F = Feedback<T, L, M, P>;
-
-  static void group(const FeedbackArguments<T>& s, int64_t i, int g, int m, int B) {
-    F f(s, i, g, m, B);
-    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-    const int64_t features = i * d + int64_t(g) * m;
-    V ga[triangle(N)], gl[N], gx[N];  // of a, of l, of the aggregate
-    for (int k = 0; k < m * (m - 1) / 2; ++k) ga[k] = V{};
-    for (int r = 0; r < m; ++r) gl[r] = V{};
-    read_features<T, L, M, P>(s.grad_aggregate + features, m, d, gx);
+  static void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
+    const int64_t B = s.B, d = m * B, t = triangle(m) * B, features = i * d + int64_t(g) * m;
+    F f(s, i, g, m);
+    V gx[N];  // of the aggregate
+    read_features<T, W, M>(s.grad_aggregate + features, m, gx);
+    V lower[triangle(N)], both[N][N];
+    const bool curved = s.framed && (s.statistic == kFull || s.statistic == kDiagonal);
     if (s.statistic != kNone) {
-      V gc[triangle(N)];
       f.stabilise(s);
-      factor_backward(s, f, i, g, gc);
+      factor_backward(s, f, s.grad_target + i * t + g, lower);
+      T* gs = s.grad_second + i * t + g;
       if (s.statistic == kMean) {
-        mean_backward(s, f, gc, gx, features);
+        mean_backward(f, lower, gx, s.grad_message + features);
+      } else if (s.framed) {
+        pull_back_backward(f, lower, both, gs);
       } else {
-        T* gs = s.grad_second + i * t + g;
-        if (s.framed) {
-          pull_back_backward(f, gc, ga, gl, gs);
-        } else {
-          for (int k = 0; k < triangle(m); ++k) store<T, L, P>(gs + int64_t(k) * B, t, gc[k]);
-        }
+        for (int k = 0; k < triangle(m); ++k) store<T, W>(gs + k * B, lower[k]);
       }
     }
-    solve_backward(s, f, i, g, gx, ga, gl);
-    T* gz = s.grad_z + i * t + g;
-    for (int k = 0; k < triangle(m); ++k) {
-      const V own = k < m * (m - 1) / 2 ? ga[k] : gl[k - m * (m - 1) / 2];
-      T* to = gz + int64_t(k) * B;
-      store<T, L, P>(to, t, s.add_to_z ? V(load<T, L, P>(to, t) + own) : own);
+    if (s.framed) solve_backward(f, gx);
+    each(m, [&](auto r) GEOF_LAMBDA { store<T, W>(s.grad_first + i * d + r * B + g, gx[r]); });
+    if (curved) {
+      put_coordinates<T, W>(s.grad_z + i * t + g, m, B, s.add_to_z, [&](auto r, auto c) GEOF_LAMBDA {
+        V own = gx[r] * f.aggregate[c];
+        // The transport to the left, C L^T = L^{-1} S, and that to the right.
+        each(m, [&](auto k) GEOF_LAMBDA { own += both[r][k] * f.half[c][k]; });
+        each(m, [&](auto k) GEOF_LAMBDA {
+          if (k >= r) own += lower[packed(k, r)] * f.moment[packed(k, c)];
+        });
+        return V(r == c ? own * -f.frame.e[r] : -own);
+      });
+    } else {
+      put_coordinates<T, W>(s.grad_z + i * t + g, m, B, s.add_to_z, [&](auto r, auto c) GEOF_LAMBDA {
+        const V own = s.framed ? V(gx[r] * f.aggregate[c]) : V{};
+        return V(r == c ? own * -f.frame.e[r] : -own);
+      });
     }
   }
 
-  // Reverse of the Cholesky recursion and of the logarithm, entry by entry.
-  static GEOF_INLINE void factor_backward(const FeedbackArguments<T>& s,
-                                          const F& f, int64_t i, int g, V* gc) {
-    const int m = f.m, B = f.B;
-    const int64_t t = int64_t(triangle(m)) * B;
-    const T* gt = s.grad_target + i * t + g;
-    V gr[triangle(N)], reciprocal[N];
-    for (int r = 0; r < m; ++r) {
-      reciprocal[r] = T(1) / f.factor[packed(r, r)];
-      for (int c = 0; c < r; ++c)
-        gr[packed(r, c)] = load<T, L, P>(gt + int64_t(strict(r, c)) * B, t);
-      gr[packed(r, r)] = load<T, L, P>(gt + int64_t(scale(m, r)) * B, t) * reciprocal[r];
-    }
-    for (int r = m - 1; r >= 0; --r) {
-      const V pivot = gr[packed(r, r)] * reciprocal[r];
+  // Reverse of the Cholesky recursion and of the logarithm. Row r collects what later rows owe it
+  // before its own turn, so that few values are in work at once.
+  static GEOF_INLINE void factor_backward(const FeedbackArguments<T>& s, const F& f, const T* gt,
+                                          V* gc) {
+    const Count<M> m = f.m;
+    const int64_t B = f.B;
+    V reciprocal[N];
+    each(m, [&](auto r) GEOF_LAMBDA { reciprocal[r] = T(1) / f.factor[packed(r, r)]; });
+    each_down(m, [&](auto r) GEOF_LAMBDA {
+      V row[N];
+      each(r, [&](auto c) GEOF_LAMBDA { row[c] = load<T, W>(gt + strict(r, c) * B); });
+      row[r] = load<T, W>(gt + scale(m, r) * B) * reciprocal[r];
+      each(m, [&](auto k) GEOF_LAMBDA {
+        if (k > r)
+          each(next(r), [&](auto c) GEOF_LAMBDA {
+            row[c] -= gc[packed(k, r)] * f.factor[packed(k, c)];
+          });
+      });
+      const V pivot = row[r] * reciprocal[r];
       gc[packed(r, r)] = pivot * T(0.5);
-      for (int k = 0; k < r; ++k) gr[packed(r, k)] -= pivot * f.factor[packed(r, k)];
-      for (int c = r - 1; c >= 0; --c) {
-        const V q = gr[packed(r, c)] * reciprocal[c];
+      each(r, [&](auto k) GEOF_LAMBDA { row[k] -= pivot * f.factor[packed(r, k)]; });
+      each_down(r, [&](auto c) GEOF_LAMBDA {
+        const V q = row[c] * reciprocal[c];
         gc[packed(r, c)] = q;
-        gr[packed(c, c)] -= q * f.factor[packed(r, c)];
-        for (int k = 0; k < c; ++k) {
-          gr[packed(r, k)] -= q * f.factor[packed(c, k)];
-          gr[packed(c, k)] -= q * f.factor[packed(r, k)];
-        }
-      }
-    }
+        each(c, [&](auto k) GEOF_LAMBDA { row[k] -= q * f.factor[packed(c, k)]; });
+      });
+    });
     if (s.statistic == kDiagonal)
       for (int r = 0; r < m; ++r)
         for (int c = 0; c < r; ++c) gc[packed(r, c)] = V{};
   }
 
-  static GEOF_INLINE void mean_backward(const FeedbackArguments<T>& s, const F& f,
-                                        const V* gc, V* gx, int64_t features) {
+  static GEOF_INLINE void mean_backward(const F& f, const V* gc, V* gx, T* grad_message) {
     V g[N];
     for (int r = 0; r < f.m; ++r) g[r] = gc[packed(r, r)] * f.residual[r] * T(2);
     for (int r = 0; r < f.m; ++r)
@@ -311,62 +324,46 @@ struct FeedbackTargetBackward {
       gx[r] += g[r];
       g[r] = -g[r];
     }
-    write_features<T, L, M, P>(s.grad_message + features, f.m, int64_t(f.m) * f.B, g);
+    write_features<T, W, M>(grad_message, f.m, g);
   }
 
-  // Reverse of C = L^{-1} S L^{-T}; gc is used up.
-  static GEOF_INLINE void pull_back_backward(const F& f, V* gc, V* ga, V* gl,
-                                             T* gs) {
-    const int m = f.m, B = f.B;
-    V gh[N][N];
-    for (int r = 0; r < m; ++r) {
-      for (int c = r + 1; c < m; ++c) gh[r][c] = V{};
-      for (int c = r; c >= 0; --c) {
-        gl[c] -= gc[packed(r, c)] * f.moment[packed(r, c)];
-        const V g = gc[packed(r, c)] * f.inverse[c];
-        gh[r][c] = g;
-        for (int k = 0; k < c; ++k) {
-          gc[packed(r, k)] -= f.frame.a[strict(c, k)] * g;
-          ga[strict(c, k)] -= f.moment[packed(r, k)] * g;
-        }
-      }
-    }
-    for (int r = m - 1; r >= 0; --r)
-      for (int c = 0; c < m; ++c) {
-        gl[r] -= gh[r][c] * f.half[r][c];
-        const V g = gh[r][c] * f.inverse[r];
-        gh[r][c] = g;
-        for (int k = 0; k < r; ++k) {
-          gh[k][c] -= f.frame.a[strict(r, k)] * g;
-          ga[strict(r, k)] -= f.half[k][c] * g;
-        }
-      }
-    for (int r = 0; r < m; ++r)
-      for (int c = 0; c <= r; ++c)
-        store<T, L, P>(gs + int64_t(packed(r, c)) * B, int64_t(triangle(m)) * B,
-                       c < r ? V(gh[r][c] + gh[c][r]) : gh[r][r]);
+  // Reverse of C = L^{-1} S L^{-T}: `lower`, the gradient of C, becomes lower(gC) L^{-1}, and `both`
+  // is L^{-T} times that, whose symmetric part goes to S.
+  static GEOF_INLINE void pull_back_backward(const F& f, V* lower, V (*both)[N], T* gs) {
+    const Count<M> m = f.m;
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each_down(next(r), [&](auto c) GEOF_LAMBDA {
+        lower[packed(r, c)] *= f.inverse[c];
+        each(c, [&](auto k) GEOF_LAMBDA {
+          lower[packed(r, k)] -= f.frame.a[strict(c, k)] * lower[packed(r, c)];
+        });
+      });
+    });
+    each(m, [&](auto c) GEOF_LAMBDA {
+      each_down(m, [&](auto r) GEOF_LAMBDA {
+        V v{};
+        if (r >= c) v = lower[packed(r >= c ? r : c, c)];
+        each(m, [&](auto k) GEOF_LAMBDA {
+          if (k > r) v -= f.frame.a[strict(k, r)] * both[k][c];
+        });
+        both[r][c] = v * f.inverse[r];
+      });
+    });
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each(r, [&](auto c) GEOF_LAMBDA {
+        store<T, W>(gs + packed(r, c) * f.B, V(both[r][c] + both[c][r]));
+      });
+      store<T, W>(gs + packed(r, r) * f.B, both[r][r]);
+    });
   }
 
-  // Reverse of agg = L^{-1} first.
-  static GEOF_INLINE void solve_backward(const FeedbackArguments<T>& s, const F& f,
-                                         int64_t i, int g, V* gx, V* ga, V* gl) {
-    const int m = f.m, B = f.B;
-    const int64_t d = int64_t(m) * B;
-    T* to = s.grad_first + i * d + g;
-    for (int r = m - 1; r >= 0; --r) {
-      V v = gx[r];
-      if (s.framed) {
-        gl[r] -= v * f.aggregate[r];
-        v *= f.inverse[r];
-        for (int c = 0; c < r; ++c) {
-          gx[c] -= f.frame.a[strict(r, c)] * v;
-          ga[strict(r, c)] -= f.aggregate[c] * v;
-        }
-      }
-      store<T, L, P>(to + r * B, d, v);
-    }
+  // Reverse of agg = L^{-1} first: gx = L^{-T} gx.
+  static GEOF_INLINE void solve_backward(const F& f, V* gx) {
+    each_down(f.m, [&](auto r) GEOF_LAMBDA {
+      gx[r] *= f.inverse[r];
+      each(r, [&](auto c) GEOF_LAMBDA { gx[c] -= f.frame.a[strict(r, c)] * gx[r]; });
+    });
   }
-  };
 };
 
 }  // namespace geof

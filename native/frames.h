@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lanes.h"
+#include "tasks.h"
 
 namespace geof {
 
@@ -20,140 +21,144 @@ struct FrameArguments {
   T *grad_z, *grad_x, *grad_message;
 };
 
-// W blocks, of P nodes: L as strictly lower entries and the exponentials of l.
-template <class T, int W, int M, int P>
+// W blocks: L as strictly lower entries and the exponentials of l.
+template <class T, int W, int M>
 struct Frame {
-  Vec<T, W> a[triangle(capacity(M))];
-  Vec<T, W> e[capacity(M)];
+  using V = Vec<T, W>;
 
-  GEOF_INLINE Frame(const T* z, int m, int B) {
-    const int64_t t = int64_t(triangle(m)) * B;
-    for (int k = 0; k < m * (m - 1) / 2; ++k) a[k] = load<T, W, P>(z + int64_t(k) * B, t);
-    for (int r = 0; r < m; ++r)
-      e[r] = exponential<T, W>(load<T, W, P>(z + int64_t(scale(m, r)) * B, t));
+  V a[triangle(capacity(M))];
+  V e[capacity(M)];
+
+  GEOF_INLINE Frame(const T* z, Count<M> m, int64_t B) {
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each(r, [&](auto c) GEOF_LAMBDA { a[strict(r, c)] = load<T, W>(z + strict(r, c) * B); });
+    });
+    each(m, [&](auto r) GEOF_LAMBDA {
+      e[r] = exponential<T, W>(load<T, W>(z + scale(m, r) * B));
+    });
   }
-  GEOF_INLINE void apply(const Vec<T, W>* x, Vec<T, W>* h, int m) const {
-    for (int r = 0; r < m; ++r) {
-      Vec<T, W> total = e[r] * x[r];
-      for (int c = 0; c < r; ++c) total += a[strict(r, c)] * x[c];
+  GEOF_INLINE void apply(const V* x, V* h, Count<M> m) const {
+    each(m, [&](auto r) GEOF_LAMBDA {
+      V total = e[r] * x[r];
+      each(r, [&](auto c) GEOF_LAMBDA { total += a[strict(r, c)] * x[c]; });
       h[r] = total;
-    }
+    });
   }
-  // g_x += L^T g_h and g_L += g_h x^T (strictly lower part and the exponentials' part).
-  GEOF_INLINE void apply_backward(const Vec<T, W>* x, const Vec<T, W>* gh, Vec<T, W>* gx,
-                                  Vec<T, W>* ga, Vec<T, W>* ge, int m) const {
-    for (int r = 0; r < m; ++r) {
+  // gx += L^T gh.
+  GEOF_INLINE void apply_transposed(const V* gh, V* gx, Count<M> m) const {
+    each(m, [&](auto r) GEOF_LAMBDA {
       gx[r] += e[r] * gh[r];
-      ge[r] += gh[r] * x[r];
-      for (int c = 0; c < r; ++c) {
-        gx[c] += a[strict(r, c)] * gh[r];
-        ga[strict(r, c)] += gh[r] * x[c];
-      }
-    }
+      each(r, [&](auto c) GEOF_LAMBDA { gx[c] += a[strict(r, c)] * gh[r]; });
+    });
   }
 };
 
-// Call work.template operator()<W, P>(i, g) for every group of W blocks, of P nodes at once where
-// the processor's registers are wide enough, over nodes [0, n).
-template <class T, int W, int M, class Work>
-GEOF_INLINE void each_group(int64_t begin, int64_t end, int B, const Work& work) {
-  int64_t i = begin;
-  if constexpr (kPairs && sizeof(T) == 4 && W == 8 && M > 0) {
-    if (B == 8)
-      for (; i + 2 <= end; i += 2) work.template operator()<16, 2>(i, 0);
-  }
-  for (; i < end; ++i)
-    for (int g = 0; g < B; g += W) work.template operator()<W, 1>(i, g);
+// Add to a block's gradient of z, or write it: own(r, c) of a_rc, then own(r, r) of l_r.
+template <class T, int W, class C, class Own>
+GEOF_INLINE void put_coordinates(T* gz, C m, int64_t B, bool add, const Own& own) {
+  const auto put = [&](T* to, Vec<T, W> v) GEOF_LAMBDA {
+    store<T, W>(to, add ? Vec<T, W>(load<T, W>(to) + v) : v);
+  };
+  each(m, [&](auto r) GEOF_LAMBDA {
+    each(r, [&](auto c) GEOF_LAMBDA { put(gz + strict(r, c) * B, own(r, c)); });
+    put(gz + scale(m, r) * B, own(r, r));
+  });
 }
 
-constexpr int64_t kNodes = 64;  // nodes a thread takes at once
-
-template <class T, int W, int M, class Work>
+// Call work(i, g) for every group of W blocks of every node.
+template <int W, class Work>
 void each_node(int threads, int64_t n, int64_t d, int B, const Work& work) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (n * d > 16384)
   for (int64_t begin = 0; begin < n; begin += kNodes)
-    each_group<T, W, M>(begin, begin + kNodes < n ? begin + kNodes : n, B, work);
+    for (int64_t i = begin; i < begin + kNodes && i < n; ++i)
+      for (int g = 0; g < B; g += W) work(i, g);
 }
 
 template <class T, int W, int M>
 struct ApplyFrames {
+  using V = Vec<T, W>;
+
   static void run(const FrameArguments<T>& s) {
-    const int m = M ? M : s.m, B = s.B;
-    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-    each_node<T, W, M>(s.threads, s.n, d, B, [&]<int L, int P>(int64_t i, int g) {
-      group<L, P>(s, i, g, m, B, d, t);
-    });
+    const Count<M> m = known<M>(s.m);
+    each_node<W>(s.threads, s.n, int64_t(m) * s.B, s.B,
+                 [&](int64_t i, int g) GEOF_LAMBDA { group(s, i, g, m); });
   }
 
-  template <int L, int P>
-  static GEOF_INLINE void group(const FrameArguments<T>& s, int64_t i, int g, int m, int B,
-                                int64_t d, int64_t t) {
-    using V = Vec<T, L>;
-    const Frame<T, L, M, P> frame(s.z + i * t + g, m, B);
+  static GEOF_INLINE void group(const FrameArguments<T>& s, int64_t i, int g, Count<M> m) {
+    const int64_t B = s.B, d = m * B, t = triangle(m) * B, from = i * d + int64_t(g) * m;
+    const Frame<T, W, M> frame(s.z + i * t + g, m, B);
     V x[capacity(M)], h[capacity(M)];
-    const int64_t from = i * d + int64_t(g) * m;
-    read_features<T, L, M, P>(s.x + from, m, d, x);
+    read_features<T, W, M>(s.x + from, m, x);
     frame.apply(x, h, m);
     if (s.lanes_out) {
-      for (int k = 0; k < m; ++k) store<T, L, P>(s.h + i * d + k * B + g, d, h[k]);
+      each(m, [&](auto k) GEOF_LAMBDA { store<T, W>(s.h + i * d + k * B + g, h[k]); });
     } else {
-      write_features<T, L, M, P>(s.h + from, m, d, h);
+      write_features<T, W, M>(s.h + from, m, h);
     }
     if (!s.message) return;
-    read_features<T, L, M, P>(s.message + from, m, d, x);
+    read_features<T, W, M>(s.message + from, m, x);
     if (s.framed) frame.apply(x, h, m);
-    for (int k = 0; k < m; ++k)
-      store<T, L, P>(s.y + i * d + k * B + g, d, s.framed ? h[k] : x[k]);
+    const V* y = s.framed ? h : x;
+    each(m, [&](auto k) GEOF_LAMBDA { store<T, W>(s.y + i * d + k * B + g, y[k]); });
   }
 };
 
 template <class T, int W, int M>
 struct ApplyFramesBackward {
+  using V = Vec<T, W>;
+
   static void run(const FrameArguments<T>& s) {
-    const int m = M ? M : s.m, B = s.B;
-    const int64_t d = int64_t(m) * B, t = int64_t(triangle(m)) * B;
-    each_node<T, W, M>(s.threads, s.n, d, B, [&]<int L, int P>(int64_t i, int g) {
-      group<L, P>(s, i, g, m, B, d, t);
+    const Count<M> m = known<M>(s.m);
+    each_node<W>(s.threads, s.n, int64_t(m) * s.B, s.B,
+                 [&](int64_t i, int g) GEOF_LAMBDA { group(s, i, g, m); });
+  }
+
+  static GEOF_INLINE void group(const FrameArguments<T>& s, int64_t i, int g, Count<M> m) {
+    const int64_t B = s.B, d = m * B, t = triangle(m) * B, from = i * d + int64_t(g) * m;
+    const Frame<T, W, M> frame(s.z + i * t + g, m, B);
+    V x[capacity(M)], gh[capacity(M)], message[capacity(M)], gy[capacity(M)];
+    read_features<T, W, M>(s.x + from, m, x);
+    if (s.lanes_out) {
+      each(m, [&](auto k) GEOF_LAMBDA { gh[k] = load<T, W>(s.grad_h + i * d + k * B + g); });
+    } else {
+      read_features<T, W, M>(s.grad_h + from, m, gh);
+    }
+    pull(frame, gh, s.grad_x + from, m, s.add & 2);
+    T* gz = s.grad_z + i * t + g;
+    if (s.message) {
+      each(m, [&](auto k) GEOF_LAMBDA { gy[k] = load<T, W>(s.grad_y + i * d + k * B + g); });
+      if (s.framed) {
+        read_features<T, W, M>(s.message + from, m, message);
+        pull(frame, gy, s.grad_message + from, m, s.add & 4);
+        put_coordinates<T, W>(gz, m, B, s.add & 1, [&](auto r, auto c) GEOF_LAMBDA {
+          const V own = gh[r] * x[c] + gy[r] * message[c];
+          return r == c ? V(own * frame.e[r]) : own;
+        });
+        return;
+      }
+      if (s.add & 4) {
+        read_features<T, W, M>(s.grad_message + from, m, message);
+        each(m, [&](auto k) GEOF_LAMBDA { gy[k] += message[k]; });
+      }
+      write_features<T, W, M>(s.grad_message + from, m, gy);
+    }
+    put_coordinates<T, W>(gz, m, B, s.add & 1, [&](auto r, auto c) GEOF_LAMBDA {
+      const V own = gh[r] * x[c];
+      return r == c ? V(own * frame.e[r]) : own;
     });
   }
 
-  template <int L, int P>
-  static GEOF_INLINE void group(const FrameArguments<T>& s, int64_t i, int g, int m, int B,
-                                int64_t d, int64_t t) {
-    using V = Vec<T, L>;
-    const Frame<T, L, M, P> frame(s.z + i * t + g, m, B);
-    V x[capacity(M)], gh[capacity(M)], gx[capacity(M)];
-    V ga[triangle(capacity(M))], ge[capacity(M)];
-    const int64_t from = i * d + int64_t(g) * m;
-    for (int k = 0; k < m * (m - 1) / 2; ++k) ga[k] = V{};
-    read_features<T, L, M, P>(s.x + from, m, d, x);
-    if (s.lanes_out) {
-      for (int k = 0; k < m; ++k) gh[k] = load<T, L, P>(s.grad_h + i * d + k * B + g, d);
+  // Write L^T gh, or add it.
+  static GEOF_INLINE void pull(const Frame<T, W, M>& frame, const V* gh, T* to, Count<M> m,
+                               bool add) {
+    V gx[capacity(M)];
+    if (add) {
+      read_features<T, W, M>(to, m, gx);
     } else {
-      read_features<T, L, M, P>(s.grad_h + from, m, d, gh);
+      each(m, [&](auto k) GEOF_LAMBDA { gx[k] = V{}; });
     }
-    for (int k = 0; k < m; ++k) gx[k] = ge[k] = V{};
-    if (s.add & 2) read_features<T, L, M, P>(s.grad_x + from, m, d, gx);
-    frame.apply_backward(x, gh, gx, ga, ge, m);
-    write_features<T, L, M, P>(s.grad_x + from, m, d, gx);
-    if (s.message) {
-      for (int k = 0; k < m; ++k) gx[k] = V{};
-      if (s.add & 4) read_features<T, L, M, P>(s.grad_message + from, m, d, gx);
-      read_features<T, L, M, P>(s.message + from, m, d, x);
-      for (int k = 0; k < m; ++k) {
-        gh[k] = load<T, L, P>(s.grad_y + i * d + k * B + g, d);
-        if (!s.framed) gx[k] += gh[k];
-      }
-      if (s.framed) frame.apply_backward(x, gh, gx, ga, ge, m);
-      write_features<T, L, M, P>(s.grad_message + from, m, d, gx);
-    }
-    T* gz = s.grad_z + i * t + g;
-    for (int k = 0; k < triangle(m); ++k) {
-      const int r = k - m * (m - 1) / 2;
-      const V own = r < 0 ? ga[k] : V(ge[r] * frame.e[r]);
-      T* to = gz + int64_t(k) * B;
-      store<T, L, P>(to, t, s.add & 1 ? V(load<T, L, P>(to, t) + own) : own);
-    }
+    frame.apply_transposed(gh, gx, m);
+    write_features<T, W, M>(to, m, gx);
   }
 };
 

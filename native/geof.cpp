@@ -84,9 +84,7 @@ MomentArguments<T> typed(const geof_moments& a) {
           in<T>(a.grad_first),
           in<T>(a.grad_second),
           a.target,
-          a.tile_pointer,
-          a.tile_edge,
-          out<T>(a.force),
+          a.by_source,
           out<T>(a.grad_h),
           out<T>(a.grad_y)};
 }
@@ -125,6 +123,7 @@ FeedbackArguments<T> typed(const geof_feedback_args& a, FeedbackStatus* status) 
 template <class T>
 EvolveArguments<T> typed(const geof_evolve_args& a, FeedbackStatus* status) {
   return {typed<T>(a.feedback, status),
+          typed<T>(a.edges),
           int(a.H),
           int(a.rank),
           T(a.mix),
@@ -198,28 +197,32 @@ int geof_processor(void) {
 
 int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
               int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
-              int64_t* tile_pointer, int32_t* tile_edge) {
-  static_assert(GEOF_TILES == kTiles);
-  static const Tournament tournament;
-  const int64_t block = std::max<int64_t>(1, (n + kBlocks - 1) / kBlocks);
-  const auto tile = [=](int64_t e) {
-    return tournament.tile[target[e] / block][source[e] / block];
-  };
+              int32_t* by_source) {
   std::fill(pointer, pointer + n + 1, 0);
-  std::fill(tile_pointer, tile_pointer + kTiles + 1, 0);
+  std::vector<int64_t> outgoing(n + 1);
   for (int64_t e = 0; e < E; ++e) {
     const int64_t j = source[e], i = target[e];
     if (i < 0 || i >= n || j < 0 || j >= n || (e > 0 && i < target[e - 1])) return 2;
     ++pointer[i + 1];
-    ++tile_pointer[tile(e) + 1];
+    ++outgoing[j + 1];
     narrow_source[e] = int32_t(j);
     narrow_target[e] = int32_t(i);
   }
-  for (int64_t i = 0; i < n; ++i) pointer[i + 1] += pointer[i];
-  for (int k = 0; k < kTiles; ++k) tile_pointer[k + 1] += tile_pointer[k];
-  int64_t place[kTiles];
-  std::copy(tile_pointer, tile_pointer + kTiles, place);
-  for (int64_t e = 0; e < E; ++e) tile_edge[place[tile(e)]++] = int32_t(e);
+  for (int64_t i = 0; i < n; ++i) {
+    pointer[i + 1] += pointer[i];
+    outgoing[i + 1] += outgoing[i];
+  }
+  std::vector<int32_t> sorted(E);
+  for (int64_t e = 0; e < E; ++e) sorted[outgoing[source[e]]++] = int32_t(e);
+  // In this order the edges are dealt to their spans.
+  const std::vector<int64_t> begins = spans_of(pointer, n);
+  std::vector<int64_t> place(begins.size());
+  std::vector<int32_t> span(n);
+  for (size_t k = 0; k + 1 < begins.size(); ++k) {
+    place[k] = pointer[begins[k]];
+    std::fill(span.begin() + begins[k], span.begin() + begins[k + 1], int32_t(k));
+  }
+  for (const int32_t e : sorted) by_source[place[span[target[e]]]++] = e;
   return 0;
 }
 

@@ -13,10 +13,9 @@
 extern "C" {
 #endif
 
-#define GEOF_ABI 1
+#define GEOF_ABI 2
 #define GEOF_EXPORT __attribute__((visibility("default")))
 #define GEOF_LARGEST_BLOCK 32
-#define GEOF_TILES 136
 
 typedef struct {
   int32_t dtype; /* 0 float, 1 double */
@@ -47,10 +46,7 @@ typedef struct {
   void* weight;
   void *first, *second; /* second: or null */
   const void *grad_weight, *grad_first, *grad_second; /* first and last: or null */
-  const int32_t* target;
-  const int64_t* tile_pointer;
-  const int32_t* tile_edge;
-  void* force; /* scratch of E values */
+  const int32_t *target, *by_source;
   void *grad_h, *grad_y;
 } geof_moments;
 
@@ -70,7 +66,8 @@ typedef struct {
 } geof_feedback_args;
 
 typedef struct {
-  geof_feedback_args feedback; /* its target and grad_target are not used */
+  geof_feedback_args feedback; /* moments, target and their gradients are not used */
+  geof_moments edges;          /* moments and their gradients are not used */
   int64_t H, rank;             /* H = 0: no correction */
   double mix, strength, offdiagonal, low, high;
   const void* x; /* features */
@@ -87,11 +84,11 @@ GEOF_EXPORT const char* geof_compiler(void);
 GEOF_EXPORT int geof_processor(void);
 
 /* From edges sorted by target, then source: where each target's edges begin (n + 1), both ends in
- * 32 bits, and the edges tile by tile for the backward pass (GEOF_TILES + 1 and E). Returns 2
+ * 32 bits, and the edges by source for the backward pass, span of targets by span (E). Returns 2
  * when the targets do not ascend or an index is out of range. */
 GEOF_EXPORT int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
                           int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
-                          int64_t* tile_pointer, int32_t* tile_edge);
+                          int32_t* by_source);
 
 GEOF_EXPORT int geof_apply_frames(const geof_frames*);
 GEOF_EXPORT int geof_apply_frames_backward(const geof_frames*);

@@ -7,10 +7,60 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #define GEOF_INLINE inline __attribute__((always_inline))
+#define GEOF_LAMBDA __attribute__((always_inline))
 
 namespace geof {
+
+// A number known to the compiler, or for M = 0 one that is not.
+template <int M>
+using Count = std::conditional_t<(M > 0), std::integral_constant<int, M>, int>;
+
+template <int M>
+GEOF_INLINE Count<M> known(int m) {
+  if constexpr (M) {
+    return Count<M>{};
+  } else {
+    return m;
+  }
+}
+
+template <int N>
+GEOF_INLINE constexpr auto next(std::integral_constant<int, N>) {
+  return std::integral_constant<int, N + 1>{};
+}
+GEOF_INLINE constexpr int next(int n) { return n + 1; }
+
+// f(0), ..., f(n - 1), and from the last to the first. A known count is written out, each f called
+// with a constant: then arrays over a block become registers. Compilers do not unroll nests of loops
+// over triangles by themselves.
+template <int N, class F>
+GEOF_INLINE void each(std::integral_constant<int, N>, const F& f) {
+  [&]<int... K>(std::integer_sequence<int, K...>) GEOF_LAMBDA {
+    (f(std::integral_constant<int, K>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
+template <class F>
+GEOF_INLINE void each(int n, const F& f) {
+  for (int k = 0; k < n; ++k) f(k);
+}
+template <int N, class F>
+GEOF_INLINE void each_down(std::integral_constant<int, N>, const F& f) {
+  [&]<int... K>(std::integer_sequence<int, K...>) GEOF_LAMBDA {
+    (f(std::integral_constant<int, N - 1 - K>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
+template <class F>
+GEOF_INLINE void each_down(int n, const F& f) {
+  for (int k = n - 1; k >= 0; --k) f(k);
+}
 
 template <class T>
 struct BitsOf;
@@ -73,39 +123,6 @@ GEOF_INLINE void set_lane(Vec<T, W>& v, int l, T x) {
     v[l] = x;
   }
 }
-// The wide processors' registers hold eight blocks of two nodes: with P = 2 the upper lanes come
-// from `part` values further on.
-#if defined(__AVX512F__)
-constexpr bool kPairs = true;
-#else
-constexpr bool kPairs = false;
-#endif
-
-template <class T, int W, int P>
-GEOF_INLINE Vec<T, W> load(const T* from, int64_t part) {
-  if constexpr (P == 1) {
-    return load<T, W>(from);
-  } else {
-    static_assert(P == 2 && W == 16);
-    const Vec<T, 8> a = load<T, 8>(from), b = load<T, 8>(from + part);
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  }
-}
-template <class T, int W, int P>
-GEOF_INLINE void store(T* to, int64_t part, Vec<T, W> v) {
-  if constexpr (P == 1) {
-    store<T, W>(to, v);
-  } else {
-    store<T, 8>(to, __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
-    store<T, 8>(to + part, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  }
-}
-template <class T, int W, int P>
-GEOF_INLINE void scatter(T* to, int64_t stride, int64_t part, Vec<T, W> v) {
-  for (int l = 0; l < W; ++l)
-    to[l / (W / P) * part + l % (W / P) * stride] = lane<T, W>(v, l);
-}
-
 // Rows to columns, in three rounds of shuffles.
 template <class T>
 GEOF_INLINE void transpose8(Vec<T, 8>* x) {
@@ -131,54 +148,30 @@ GEOF_INLINE void transpose8(Vec<T, 8>* x) {
 }
 
 // Features lie block by block, m values each; registers hold one value of W blocks. Read the W
-// blocks at `from` (of P nodes, `part` values apart) into x[0..m), or write them back.
-template <class T, int W, int M, int P>
-GEOF_INLINE void read_features(const T* from, int m, int64_t part, Vec<T, W>* x) {
-  if constexpr (M == 8 && W / P == 8) {
-    Vec<T, 8> half[P][8];
-#pragma GCC unroll 2
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 8
-      for (int l = 0; l < 8; ++l) half[p][l] = load<T, 8>(from + p * part + l * 8);
-      transpose8<T>(half[p]);
-    }
-#pragma GCC unroll 8
-    for (int k = 0; k < 8; ++k) {
-      if constexpr (P == 1) {
-        x[k] = half[0][k];
-      } else {
-        x[k] = __builtin_shufflevector(half[0][k], half[1][k], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
-                                       11, 12, 13, 14, 15);
-      }
-    }
+// blocks at `from` into x[0..m), or write them back.
+template <class T, int W, int M>
+GEOF_INLINE void read_features(const T* from, Count<M> m, Vec<T, W>* x) {
+  if constexpr (M == 8 && W == 8) {
+    each(m, [&](auto l) GEOF_LAMBDA { x[l] = load<T, 8>(from + l * 8); });
+    transpose8<T>(x);
   } else {
-    for (int k = 0; k < m; ++k)
-      for (int l = 0; l < W; ++l)
-        set_lane<T, W>(x[k], l, from[l / (W / P) * part + l % (W / P) * m + k]);
+    for (int k = 0; k < m; ++k) {
+      Vec<T, W> v{};
+      for (int l = 0; l < W; ++l) set_lane<T, W>(v, l, from[l * m + k]);
+      x[k] = v;
+    }
   }
 }
-template <class T, int W, int M, int P>
-GEOF_INLINE void write_features(T* to, int m, int64_t part, const Vec<T, W>* x) {
-  if constexpr (M == 8 && W / P == 8) {
-#pragma GCC unroll 2
-    for (int p = 0; p < P; ++p) {
-      Vec<T, 8> half[8];
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        if constexpr (P == 1) {
-          half[k] = x[k];
-        } else if (p == 0) {
-          half[k] = __builtin_shufflevector(x[k], x[k], 0, 1, 2, 3, 4, 5, 6, 7);
-        } else {
-          half[k] = __builtin_shufflevector(x[k], x[k], 8, 9, 10, 11, 12, 13, 14, 15);
-        }
-      }
-      transpose8<T>(half);
-#pragma GCC unroll 8
-      for (int l = 0; l < 8; ++l) store<T, 8>(to + p * part + l * 8, half[l]);
-    }
+template <class T, int W, int M>
+GEOF_INLINE void write_features(T* to, Count<M> m, const Vec<T, W>* x) {
+  if constexpr (M == 8 && W == 8) {
+    Vec<T, 8> rows[8];
+    each(m, [&](auto k) GEOF_LAMBDA { rows[k] = x[k]; });
+    transpose8<T>(rows);
+    each(m, [&](auto l) GEOF_LAMBDA { store<T, 8>(to + l * 8, rows[l]); });
   } else {
-    for (int k = 0; k < m; ++k) scatter<T, W, P>(to + k, m, part, x[k]);
+    for (int k = 0; k < m; ++k)
+      for (int l = 0; l < W; ++l) to[l * m + k] = lane<T, W>(x[k], l);
   }
 }
 // The sum of all lanes, halves added to halves: a fixed order.
@@ -201,6 +194,12 @@ GEOF_INLINE T sum(Vec<T, W> v) {
 }
 template <class T, int W>
 GEOF_INLINE Vec<T, W> square_root(Vec<T, W> v) {
+#if defined(__AVX__)
+  // Compilers leave the loop over lanes as it is.
+  if constexpr (sizeof(T) == 4 && W == 8) return Vec<T, W>(_mm256_sqrt_ps(__m256(v)));
+  if constexpr (sizeof(T) == 8 && W == 4) return Vec<T, W>(_mm256_sqrt_pd(__m256d(v)));
+  if constexpr (sizeof(T) == 4 && W == 4) return Vec<T, W>(_mm_sqrt_ps(__m128(v)));
+#endif
   for (int l = 0; l < W; ++l) set_lane<T, W>(v, l, std::sqrt(lane<T, W>(v, l)));
   return v;
 }
@@ -281,12 +280,10 @@ GEOF_INLINE Vec<T, W> logarithm(Vec<T, W> x) {
   for (int j = terms - 1; j >= 1; --j) series = series * z + T(2.0 / (2 * j + 1));
   series = series * z;
   Vec<T, W> exponent;
-  for (int l = 0; l < W; ++l) {
-    if constexpr (W == 1) {
-      exponent = T(k);
-    } else {
-      exponent[l] = T(k[l]);
-    }
+  if constexpr (W == 1) {
+    exponent = T(k);
+  } else {
+    exponent = __builtin_convertvector(k, Vec<T, W>);
   }
   constexpr T ln2_high = single ? T(0.693359375) : T(6.93147180369123816490e-01);
   constexpr T ln2_low = single ? T(-2.12194440e-4) : T(1.90821492927058770002e-10);

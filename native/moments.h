@@ -4,7 +4,7 @@
 //   w_ij = exp(-|h_i - h_j|^2 / tau) / sum,  r_ij = y_j - y_i,
 //   first_i = sum_j w_ij y_j,  second_i = sum_j w_ij r_ij r_ij^T  (packed lower triangle).
 //
-// Edges are sorted by target. Nothing of size E x d exists: an edge's vectors live in registers.
+// Edges are sorted by target: a neighbourhood is a row. An edge's vectors live in registers.
 #pragma once
 
 #include <vector>
@@ -20,19 +20,16 @@ struct MomentArguments {
   int64_t n, E;
   int m, B;
   T temperature;
-  const T *h, *y;             // (n, m, B)
-  const int64_t* pointer;     // (n + 1), rows of incoming edges
-  const int32_t* source;      // (E), ascending in each row
-  const uint8_t* active;      // (E) or null: repeated edges count once
-  T* weight;                  // (E)
-  T *first, *second;          // (n, m, B), (n, t, B); second may be null
+  const T *h, *y;          // (n, m, B)
+  const int64_t* pointer;  // (n + 1), rows of incoming edges
+  const int32_t* source;   // (E), ascending in each row
+  const uint8_t* active;   // (E) or null: repeated edges count once
+  T* weight;               // (E)
+  T *first, *second;       // (n, m, B), (n, t, B); second may be null
   // Backward only.
   const T *grad_weight, *grad_first, *grad_second;  // grad_weight and grad_second may be null
-  const int32_t* target;        // (E)
-  const int64_t* tile_pointer;  // (kTiles + 1)
-  const int32_t* tile_edge;     // (E), edges tile by tile
-  T* force;                     // (E), scratch
-  T *grad_h, *grad_y;           // (n, m, B)
+  const int32_t *target, *by_source;                // (E); the edges of each span by source
+  T *grad_h, *grad_y;                               // (n, m, B)
 };
 
 constexpr int kTile = 16;  // neighbours whose residuals are held at once
@@ -60,133 +57,103 @@ struct EdgeMoments {
   using A = MomentArguments<T>;
 
   static void run(const A& s) {
-    const int m = M ? M : s.m;
-    const int64_t d = int64_t(m) * s.B, t = s.second ? int64_t(triangle(m)) * s.B : 0;
-    const Partition cutting = cut(s.pointer, s.n);
-    const int64_t width = d + t + 1;
-    std::vector<T> partial(cutting.slots * width);
-    const bool parallel = s.E * d > 16384;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (parallel)
-    for (size_t k = 0; k < cutting.tasks.size(); ++k) {
-      const Task& task = cutting.tasks[k];
-      if (task.slot >= 0) {
-        T* own = partial.data() + task.slot * width;
-        own[d + t] = accumulate(s, m, task.first, task.begin, task.end, own, own + d);
-        continue;
+    const Count<M> m = known<M>(s.m);
+    const int64_t d = int64_t(m) * s.B, t = int64_t(triangle(m)) * s.B;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (s.E * d > 16384)
+    for (int64_t begin = 0; begin < s.n; begin += kNodes)
+      for (int64_t i = begin; i < begin + kNodes && i < s.n; ++i) {
+        weigh(s, i, d);
+        sum_row(s, i, m, s.first + i * d, s.second ? s.second + i * t : nullptr);
       }
-      for (int64_t i = task.first; i < task.last; ++i) {
-        T *first = s.first + i * d, *second = s.second + i * t;
-        for (int64_t j = 0; j < d; ++j) first[j] = 0;
-        for (int64_t j = 0; j < t; ++j) second[j] = 0;
-        const T total =
-            accumulate(s, m, i, s.pointer[i], s.pointer[i + 1], first, second);
-        finish(s, i, d, t, total, s.pointer[i], s.pointer[i + 1]);
-      }
-    }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (parallel)
-    for (size_t k = 0; k < cutting.hubs.size(); ++k) {
-      const Hub& hub = cutting.hubs[k];
-      T *first = s.first + hub.node * d, *second = s.second + hub.node * t, total = 0;
-      for (int64_t j = 0; j < d; ++j) first[j] = 0;
-      for (int64_t j = 0; j < t; ++j) second[j] = 0;
-      for (int64_t slot = hub.first_slot; slot < hub.last_slot; ++slot) {
-        const T* own = partial.data() + slot * width;
-        for (int64_t j = 0; j < d; ++j) first[j] += own[j];
-        for (int64_t j = 0; j < t; ++j) second[j] += own[d + j];
-        total += own[d + t];
-      }
-      finish(s, hub.node, d, t, total, s.pointer[hub.node], s.pointer[hub.node + 1]);
-    }
   }
 
-  // Divide by the normaliser. The self-loop's energy is exactly zero, so it is at least one.
-  static void finish(const A& s, int64_t i, int64_t d, int64_t t, T total, int64_t begin,
-                     int64_t end) {
-    T *first = s.first + i * d, *second = s.second + i * t;
-    const T *y = s.y + i * d, inverse = T(1) / total;
-    for (int64_t j = 0; j < d; ++j) first[j] = y[j] + first[j] * inverse;
-    for (int64_t j = 0; j < t; ++j) second[j] *= inverse;
-    for (int64_t e = begin; e < end; ++e) s.weight[e] *= inverse;
-  }
-
-  // Add the residuals' unnormalised moments over edges [begin, end) into node i; weights are left
-  // unnormalised too. Returns their sum.
-  static T accumulate(const A& s, int m, int64_t i, int64_t begin, int64_t end, T* first,
-                      T* second) {
-    const int B = s.B;
-    const int64_t d = int64_t(m) * B;
-    const T *hi = s.h + i * d, *yi = s.y + i * d;
+  // The weights of row i, Eq. (4). The self-loop's energy is exactly zero, so the sum is at least 1.
+  static void weigh(const A& s, int64_t i, int64_t d) {
+    constexpr int N = 32 / sizeof(T);
+    const int64_t end = s.pointer[i + 1];
+    const T* hi = s.h + i * d;
     T total = 0;
-    V residual[kTile][capacity(M)];
-    for (int64_t tile = begin; tile < end; tile += kTile) {
+    for (int64_t tile = s.pointer[i]; tile < end; tile += kTile) {
       const int count = int(end - tile < kTile ? end - tile : kTile);
-      weigh(s, d, hi, tile, count);
-      const T* w = s.weight + tile;
-      for (int k = 0; k < count; ++k) total += w[k];
-      for (int g = 0; g < B; g += W) {
-        V sums[capacity(M)];
-        for (int r = 0; r < m; ++r) sums[r] = load<T, W>(first + r * B + g);
+      T energy[kTile] = {};
+      for (int k = 0; k < count; ++k) {
+        if (tile + k + 4 < s.E) {
+          const int64_t ahead = s.source[tile + k + 4] * d;
+          prefetch(s.h + ahead, d);
+        }
+        energy[k] = squared_distance(hi, s.h + s.source[tile + k] * d, d);
+      }
+      for (int k = 0; k < count; k += N)
+        store<T, N>(energy + k, exponential<T, N>(-load<T, N>(energy + k) / s.temperature));
+      for (int k = 0; k < count; ++k) {
+        s.weight[tile + k] = s.active && !s.active[tile + k] ? T(0) : energy[k];
+        total += s.weight[tile + k];
+      }
+    }
+    const T inverse = T(1) / total;
+    for (int64_t e = s.pointer[i]; e < end; ++e) s.weight[e] *= inverse;
+  }
+
+  // Both moments of row i from its weights; second may be null.
+  static void sum_row(const A& s, int64_t i, Count<M> m, T* first, T* second) {
+    const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
+    const T* yi = s.y + i * d;
+    V residual[kTile][capacity(M)];
+    for (int64_t g = 0; g < B; g += W) {
+      V sums[capacity(M)];
+      each(m, [&](auto r) GEOF_LAMBDA { sums[r] = load<T, W>(yi + r * B + g); });
+      for (int64_t tile = begin; tile < end; tile += kTile) {
+        const int count = int(end - tile < kTile ? end - tile : kTile);
+        const T* w = s.weight + tile;
         for (int k = 0; k < count; ++k) {
+          if (tile + k + 4 < s.E) prefetch(s.y + s.source[tile + k + 4] * d, d);
           const T* yj = s.y + s.source[tile + k] * d + g;
-          for (int r = 0; r < m; ++r) {
+          each(m, [&](auto r) GEOF_LAMBDA {
             residual[k][r] = load<T, W>(yj + r * B) - load<T, W>(yi + r * B + g);
             sums[r] += residual[k][r] * w[k];
-          }
+          });
         }
-        for (int r = 0; r < m; ++r) store<T, W>(first + r * B + g, sums[r]);
-        if (s.second) outer(residual, w, count, second + g, m, B);
+        if (second) outer(residual, w, count, second + g, m, B, tile == begin);
       }
+      each(m, [&](auto r) GEOF_LAMBDA { store<T, W>(first + r * B + g, sums[r]); });
     }
-    return total;
   }
 
-  // Unnormalised weights of one tile, Eq. (4).
-  static GEOF_INLINE void weigh(const A& s, int64_t d, const T* hi, int64_t tile, int count) {
-    constexpr int N = 32 / sizeof(T);
-    T energy[kTile] = {};
-    for (int k = 0; k < count; ++k) {
-      if (tile + k + 4 < s.E) {
-        const int64_t ahead = s.source[tile + k + 4] * d;
-        prefetch(s.h + ahead, d);
-        prefetch(s.y + ahead, d);
-      }
-      energy[k] = squared_distance(hi, s.h + s.source[tile + k] * d, d);
-    }
-    for (int k = 0; k < kTile; k += N)
-      store<T, N>(energy + k,
-                  exponential<T, N>(-load<T, N>(energy + k) / s.temperature));
-    for (int k = 0; k < count; ++k)
-      s.weight[tile + k] = s.active && !s.active[tile + k] ? T(0) : energy[k];
-  }
-
-  // second += sum_k w_k r_k r_k^T, two rows at a time so that their sums stay in registers.
+  // second (+)= sum_k w_k r_k r_k^T, two rows at a time so that their sums stay in registers.
   static GEOF_INLINE void outer(const V (*residual)[capacity(M)], const T* w, int count, T* second,
-                                int m, int B) {
-#pragma GCC unroll 16
-    for (int r = 0; r < m; r += 2) {
-      const bool pair = r + 1 < m;
-      V upper[capacity(M)], lower[capacity(M)];
-      for (int c = 0; c <= r; ++c) {
-        upper[c] = load<T, W>(second + int64_t(packed(r, c)) * B);
-        if (pair) lower[c] = load<T, W>(second + int64_t(packed(r + 1, c)) * B);
-      }
-      V corner{};
-      if (pair) corner = load<T, W>(second + int64_t(packed(r + 1, r + 1)) * B);
-      for (int k = 0; k < count; ++k) {
-        const V* x = residual[k];
-        const V one = x[r] * w[k];
-        for (int c = 0; c <= r; ++c) upper[c] += one * x[c];
-        if (pair) {
-          const V two = x[r + 1] * w[k];
-          for (int c = 0; c <= r; ++c) lower[c] += two * x[c];
-          corner += two * x[r + 1];
+                                Count<M> m, int64_t B, bool fresh) {
+    if constexpr (M > 0 && M % 2 == 0) {
+      each(Count<M / 2>{}, [&](auto half) GEOF_LAMBDA {
+        constexpr int r = 2 * half, s = r + 1;
+        V upper[s], lower[s + 1];
+        const auto entries = [&](const auto& f) GEOF_LAMBDA {
+          each(Count<s>{}, [&](auto c) GEOF_LAMBDA { f(upper[c], second + packed(r, c) * B); });
+          each(Count<s + 1>{}, [&](auto c) GEOF_LAMBDA { f(lower[c], second + packed(s, c) * B); });
+        };
+        if (fresh) {
+          entries([](V& v, const T*) GEOF_LAMBDA { v = V{}; });
+        } else {
+          entries([](V& v, const T* at) GEOF_LAMBDA { v = load<T, W>(at); });
         }
-      }
-      for (int c = 0; c <= r; ++c) {
-        store<T, W>(second + int64_t(packed(r, c)) * B, upper[c]);
-        if (pair) store<T, W>(second + int64_t(packed(r + 1, c)) * B, lower[c]);
-      }
-      if (pair) store<T, W>(second + int64_t(packed(r + 1, r + 1)) * B, corner);
+        for (int k = 0; k < count; ++k) {
+          const V* x = residual[k];
+          const V one = x[r] * w[k], two = x[s] * w[k];
+          each(Count<s>{}, [&](auto c) GEOF_LAMBDA {
+            upper[c] += one * x[c];
+            lower[c] += two * x[c];
+          });
+          lower[s] += two * x[s];
+        }
+        entries([](V& v, T* at) GEOF_LAMBDA { store<T, W>(at, v); });
+      });
+    } else {
+      for (int r = 0; r < m; ++r)
+        for (int c = 0; c <= r; ++c) {
+          T* at = second + packed(r, c) * B;
+          V total = fresh ? V{} : load<T, W>(at);
+          for (int k = 0; k < count; ++k) total += residual[k][r] * w[k] * residual[k][c];
+          store<T, W>(at, total);
+        }
     }
   }
 };
@@ -200,132 +167,155 @@ struct EdgeMoments {
 //   grad y_j += w_ij (K_i r_ij + p_i),   grad y_i -= w_ij K_i r_ij,
 //   grad h_i += f_ij (h_i - h_j),        grad h_j -= f_ij (h_i - h_j).
 //
-// An edge touches both its ends, so edges are taken tile by tile, round by round (tasks.h). A tile's
-// nodes fit the cache.
+// What goes to j waits in the edge's row until the span is done (tasks.h).
 template <class T, int W, int M>
 struct EdgeMomentsBackward {
   using V = Vec<T, W>;
   using A = MomentArguments<T>;
 
-  const A& s;
-  const int m, B;
-  const int64_t d, t;
+  // Memory for the edges of one span.
+  struct Edges {
+    T *row, *force;  // (edges, m, B) and (edges)
+    int64_t begin;   // the span's first edge
+  };
 
-  static void run(const A& arguments) {
-    const int m = M ? M : arguments.m;
-    const EdgeMomentsBackward self{arguments, m, arguments.B, int64_t(m) * arguments.B,
-                                   int64_t(triangle(m)) * arguments.B};
-    self.all();
+  static Edges edges_of(const A& s, int64_t most) {
+    const int64_t d = int64_t(s.m) * s.B;
+    T* memory = thread_scratch<T, kEdgeScratch>(most * (d + 1));
+    return {memory, memory + most * d, 0};
   }
 
-  void all() const {
-    std::vector<T> mean(s.n);
-    const bool parallel = s.E * d > 65536;
-#pragma omp parallel num_threads(s.threads) if (parallel)
-    {
-#pragma omp for schedule(static)
-      for (int64_t k = 0; k < s.n * d; ++k) s.grad_y[k] = s.grad_h[k] = 0;
-      for (int round = 0; round < kBlocks; ++round) {
-        const Round tiles = tiles_of(round);
-#pragma omp for schedule(dynamic, 1)
-        for (int tile = tiles.first; tile < tiles.last; ++tile) score(tile, mean.data());
-      }
-      for (int round = 0; round < kBlocks; ++round) {
-        const Round tiles = tiles_of(round);
-#pragma omp for schedule(dynamic, 1)
-        for (int tile = tiles.first; tile < tiles.last; ++tile) push(tile, mean.data());
-      }
+  static void run(const A& s) {
+    const Count<M> m = known<M>(s.m);
+    const int64_t d = int64_t(m) * s.B, t = int64_t(triangle(m)) * s.B;
+    const std::vector<int64_t> begins = spans_of(s.pointer, s.n);
+    Edges edges = edges_of(s, largest_span(begins, s.pointer));
+    clear(s, d);
+    for (size_t k = 0; k + 1 < begins.size(); ++k) {
+      edges.begin = s.pointer[begins[k]];
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (s.E * d > 65536)
+      for (int64_t begin = begins[k]; begin < begins[k + 1]; begin += kNodes)
+        for (int64_t i = begin; i < begin + kNodes && i < begins[k + 1]; ++i)
+          row(s, i, m, s.grad_first + i * d, s.grad_second ? s.grad_second + i * t : nullptr, edges);
+      collect(s, begins[k], begins[k + 1], d, edges);
     }
+  }
+
+  static void clear(const A& s, int64_t d) {
+    std::fill(s.grad_y, s.grad_y + s.n * d, T(0));
+    std::fill(s.grad_h, s.grad_h + s.n * d, T(0));
   }
 
   // bent = K r from the packed gradient of the second moment.
-  static GEOF_INLINE void bend(const T* grad, const V* x, V* bent, int m, int B) {
-    for (int r = 0; r < m; ++r) {
-      const V corner = load<T, W>(grad + int64_t(packed(r, r)) * B);
+  static GEOF_INLINE void bend(const T* grad, const V* x, V* bent, Count<M> m, int64_t B) {
+    each(m, [&](auto r) GEOF_LAMBDA {
+      const V corner = load<T, W>(grad + packed(r, r) * B);
       bent[r] = (corner + corner) * x[r];
-    }
-    for (int r = 1; r < m; ++r)
-      for (int c = 0; c < r; ++c) {
-        const V k = load<T, W>(grad + int64_t(packed(r, c)) * B);
+      each(r, [&](auto c) GEOF_LAMBDA {
+        const V k = load<T, W>(grad + packed(r, c) * B);
         bent[r] += k * x[c];
         bent[c] += k * x[r];
-      }
+      });
+    });
   }
 
-  // Scores of a tile's edges into force, their means, and the gradient of y.
-  void score(int tile, T* mean) const {
-    const int64_t end = s.tile_pointer[tile + 1];
-    for (int64_t k = s.tile_pointer[tile]; k < end; ++k) {
-      const int64_t e = s.tile_edge[k], i = s.target[e], j = s.source[e];
-      if (k + 2 < end) {
-        const int64_t ahead = s.tile_edge[k + 2], node = s.target[ahead];
-        prefetch(s.y + s.source[ahead] * d, d);
-        prefetch(s.grad_y + s.source[ahead] * d, d);
-        if (node != i) {
-          prefetch(s.y + node * d, d);
-          prefetch(s.grad_y + node * d, d);
-          prefetch(s.grad_first + node * d, d);
-          if (s.grad_second) prefetch(s.grad_second + node * t, t);
-        }
-      }
-      const T *yi = s.y + i * d, *yj = s.y + j * d, *pull = s.grad_first + i * d;
-      T *gi = s.grad_y + i * d, *gj = s.grad_y + j * d;
+  // The edges of row i: what they do to i, and what they leave for their sources. `pull` is p_i,
+  // `curve` the packed gradient of the second moment or null.
+  static void row(const A& s, int64_t i, Count<M> m, const T* pull, const T* curve,
+                  const Edges& edges) {
+    const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
+    const T* yi = s.y + i * d;
+    T* own = s.grad_y + i * d;
+    T* force = edges.force - edges.begin;
+    T mean = 0;
+    for (int64_t e = begin; e < end; ++e) {
+      if (e + 2 < s.E) prefetch(s.y + s.source[e + 2] * d, d);
+      const T* yj = s.y + s.source[e] * d;
+      prefetch(s.h + s.source[e] * d, d);
+      T* row = edges.row + (e - edges.begin) * d;
       const T w = s.weight[e];
       V total{};
-      for (int g = 0; g < B; g += W) {
+      for (int64_t g = 0; g < B; g += W) {
         V x[capacity(M)], bent[capacity(M)];
-        for (int r = 0; r < m; ++r) {
-          const int64_t at = r * B + g;
-          x[r] = load<T, W>(yj + at) - load<T, W>(yi + at);
-        }
-        if (s.grad_second) {
-          bend(s.grad_second + i * t + g, x, bent, m, B);
+        each(m, [&](auto r) GEOF_LAMBDA {
+          x[r] = load<T, W>(yj + r * B + g) - load<T, W>(yi + r * B + g);
+        });
+        if (curve) {
+          bend(curve + g, x, bent, m, B);
         } else {
-          for (int r = 0; r < m; ++r) bent[r] = V{};
+          each(m, [&](auto r) GEOF_LAMBDA { bent[r] = V{}; });
         }
-        for (int r = 0; r < m; ++r) {
+        each(m, [&](auto r) GEOF_LAMBDA {
           const int64_t at = r * B + g;
           const V p = load<T, W>(pull + at);
           total += (p + bent[r] * T(0.5)) * x[r];
           const V push = bent[r] * w;
-          // In this order a self-loop, whose ends are one node, comes out right.
-          store<T, W>(gi + at, V(load<T, W>(gi + at) - push));
-          store<T, W>(gj + at, V(load<T, W>(gj + at) + (push + p * w)));
-        }
+          store<T, W>(own + at, V(load<T, W>(own + at) - push));
+          store<T, W>(row + at, V(push + p * w));
+        });
       }
-      s.force[e] = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
-      mean[i] += w * s.force[e];
+      force[e] = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
+      mean += w * force[e];
+    }
+    push_target(s, i, d, mean, force);
+  }
+
+  // Scores become forces on h, felt by i here and by the sources later.
+  static void push_target(const A& s, int64_t i, int64_t d, T mean, T* force) {
+    const T rate = T(-2) / s.temperature;
+    const T* hi = s.h + i * d;
+    for (int64_t e = s.pointer[i]; e < s.pointer[i + 1]; ++e) {
+      force[e] = rate * s.weight[e] * (force[e] - mean);
+      push(hi, s.h + s.source[e] * d, force[e], s.grad_h + i * d, d);
     }
   }
 
-  // Scores become forces on h.
-  void push(int tile, const T* mean) const {
+  // to += f (own - other).
+  static GEOF_INLINE void push(const T* own, const T* other, T f, T* to, int64_t d) {
     constexpr int N = 32 / sizeof(T);
-    const T rate = T(-2) / s.temperature;
-    const int64_t end = s.tile_pointer[tile + 1];
-    for (int64_t k = s.tile_pointer[tile]; k < end; ++k) {
-      const int64_t e = s.tile_edge[k], i = s.target[e], j = s.source[e];
-      if (i == j) continue;  // no distance, no force
-      if (k + 4 < end) {
-        const int64_t ahead = s.source[s.tile_edge[k + 4]] * d;
-        prefetch(s.h + ahead, d);
-        prefetch(s.grad_h + ahead, d);
-      }
-      const T f = rate * s.weight[e] * (s.force[e] - mean[i]);
-      const T *hi = s.h + i * d, *hj = s.h + j * d;
-      T *gi = s.grad_h + i * d, *gj = s.grad_h + j * d;
-      int64_t c = 0;
-      for (; c + N <= d; c += N) {
-        const Vec<T, N> pushed = (load<T, N>(hi + c) - load<T, N>(hj + c)) * f;
-        store<T, N>(gi + c, Vec<T, N>(load<T, N>(gi + c) + pushed));
-        store<T, N>(gj + c, Vec<T, N>(load<T, N>(gj + c) - pushed));
-      }
-      for (; c < d; ++c) {
-        const T pushed = (hi[c] - hj[c]) * f;
-        gi[c] += pushed;
-        gj[c] -= pushed;
-      }
+    int64_t c = 0;
+    for (; c + N <= d; c += N)
+      store<T, N>(to + c, Vec<T, N>(load<T, N>(to + c) +
+                                    (load<T, N>(own + c) - load<T, N>(other + c)) * f));
+    for (; c < d; ++c) to[c] += (own[c] - other[c]) * f;
+  }
+
+  // The sources of a span's edges receive what was left for them.
+  static void collect(const A& s, int64_t first, int64_t last, int64_t d, const Edges& edges) {
+    const int64_t begin = s.pointer[first], count = s.pointer[last] - begin;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (count * d > 65536)
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int64_t from = at_a_source(s, begin, count, piece);
+      const int64_t to = at_a_source(s, begin, count, piece + 1);
+      for (int64_t k = from; k < to; ++k) receive(s, k, to, d, edges);
     }
+  }
+
+  // Where a piece begins in by_source: no source is shared by two.
+  static int64_t at_a_source(const A& s, int64_t begin, int64_t count, int piece) {
+    const int64_t end = begin + count;
+    int64_t k = begin + count * piece / kPieces;
+    if (k == begin) return k;
+    while (k < end && s.source[s.by_source[k]] == s.source[s.by_source[k - 1]]) ++k;
+    return k;
+  }
+
+  static GEOF_INLINE void receive(const A& s, int64_t k, int64_t to, int64_t d,
+                                  const Edges& edges) {
+    constexpr int N = 32 / sizeof(T);
+    if (k + 4 < to) {
+      const int64_t ahead = s.by_source[k + 4];
+      prefetch(edges.row + (ahead - edges.begin) * d, d);
+      prefetch(s.h + s.target[ahead] * d, d);
+    }
+    const int64_t e = s.by_source[k], j = s.source[e], i = s.target[e];
+    const T* row = edges.row + (e - edges.begin) * d;
+    T* gy = s.grad_y + j * d;
+    int64_t c = 0;
+    for (; c + N <= d; c += N)
+      store<T, N>(gy + c, Vec<T, N>(load<T, N>(gy + c) + load<T, N>(row + c)));
+    for (; c < d; ++c) gy[c] += row[c];
+    if (i != j) push(s.h + j * d, s.h + i * d, edges.force[e - edges.begin], s.grad_h + j * d, d);
   }
 };
 

@@ -53,8 +53,8 @@ std::vector<T> unwritten(int64_t size) {
 
 struct Graph {
   int64_t n;
-  std::vector<int64_t> source, target, pointer, tile_pointer;
-  std::vector<int32_t> narrow_source, narrow_target, tile_edge;
+  std::vector<int64_t> source, target, pointer;
+  std::vector<int32_t> narrow_source, narrow_target, by_source;
   std::vector<uint8_t> active;
 
   int64_t E() const { return int64_t(source.size()); }
@@ -84,14 +84,14 @@ Graph make_graph(int64_t n, int64_t edges, int64_t hub, bool repeats) {
   graph.target.shrink_to_fit();
   graph.active.shrink_to_fit();
   graph.pointer.resize(n + 1);
-  graph.tile_pointer.resize(GEOF_TILES + 1);
-  for (auto* narrow : {&graph.narrow_source, &graph.narrow_target, &graph.tile_edge})
+  for (auto* narrow : {&graph.narrow_source, &graph.narrow_target, &graph.by_source})
     narrow->resize(graph.E());
   require(geof_plan(n, graph.E(), graph.source.data(), graph.target.data(), graph.pointer.data(),
                     graph.narrow_source.data(), graph.narrow_target.data(),
-                    graph.tile_pointer.data(), graph.tile_edge.data()) == 0,
+                    graph.by_source.data()) == 0,
           "the plan was refused");
-  require(graph.pointer[n] == graph.E() && graph.tile_pointer[GEOF_TILES] == graph.E(),
+  const std::set<int32_t> every(graph.by_source.begin(), graph.by_source.end());
+  require(graph.pointer[n] == graph.E() && int64_t(every.size()) == graph.E(),
           "the plan lost an edge");
   return graph;
 }
@@ -100,10 +100,10 @@ void refuse_bad_graphs() {
   current = "plan";
   for (const auto& [source, target] : std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>{
            {{0, 1}, {1, 0}}, {{0, 2}, {0, 1}}, {{0, -1}, {0, 1}}, {{0, 1}, {0, 2}}, {{0}, {-1}}}) {
-    std::vector<int64_t> pointer(3), tiles(GEOF_TILES + 1);
+    std::vector<int64_t> pointer(3);
     std::vector<int32_t> a(source.size()), b(source.size()), c(source.size());
     require(geof_plan(2, int64_t(source.size()), source.data(), target.data(), pointer.data(),
-                      a.data(), b.data(), tiles.data(), c.data()) == 2,
+                      a.data(), b.data(), c.data()) == 2,
             "a bad graph was accepted");
   }
 }
@@ -187,11 +187,8 @@ struct Run {
       }
   }
 
-  void moments(const std::vector<T>& h, const std::vector<T>& y, std::vector<T>& first,
-               std::vector<T>& second) {
-    auto weight = unwritten<T>(E);
-    first = unwritten<T>(n * d);
-    second = unwritten<T>(second_wanted ? n * t : 0);
+  geof_moments moment_arguments(const std::vector<T>& h, const std::vector<T>& y,
+                                std::vector<T>& weight) const {
     geof_moments a{};
     a.shape = shape();
     a.E = E;
@@ -200,8 +197,19 @@ struct Run {
     a.y = y.data();
     a.pointer = graph.pointer.data();
     a.source = graph.narrow_source.data();
+    a.target = graph.narrow_target.data();
+    a.by_source = graph.by_source.data();
     a.active = graph.active.empty() ? nullptr : graph.active.data();
     a.weight = weight.data();
+    return a;
+  }
+
+  void moments(const std::vector<T>& h, const std::vector<T>& y, std::vector<T>& first,
+               std::vector<T>& second) {
+    auto weight = unwritten<T>(E);
+    first = unwritten<T>(n * d);
+    second = unwritten<T>(second_wanted ? n * t : 0);
+    geof_moments a = moment_arguments(h, y, weight);
     a.first = first.data();
     a.second = second_wanted ? second.data() : nullptr;
     done(geof_edge_moments(&a));
@@ -211,14 +219,10 @@ struct Run {
     const auto grad_weight = uniform_like(E), grad_first = uniform_like(n * d);
     const auto grad_second = uniform_like(second_wanted ? n * t : 0);
     for (const bool of_weight : {false, true}) {
-      auto force = unwritten<T>(E), grad_h = unwritten<T>(n * d), grad_y = unwritten<T>(n * d);
+      auto grad_h = unwritten<T>(n * d), grad_y = unwritten<T>(n * d);
       a.grad_weight = of_weight ? grad_weight.data() : nullptr;
       a.grad_first = grad_first.data();
       a.grad_second = second_wanted ? grad_second.data() : nullptr;
-      a.target = graph.narrow_target.data();
-      a.tile_pointer = graph.tile_pointer.data();
-      a.tile_edge = graph.tile_edge.data();
-      a.force = force.data();
       a.grad_h = grad_h.data();
       a.grad_y = grad_y.data();
       done(geof_edge_moments_backward(&a));
@@ -286,13 +290,14 @@ struct Run {
   }
 
   void evolve(const std::vector<T>& z, const std::vector<T>& x, const std::vector<T>& message,
-              const std::vector<T>& first, const std::vector<T>& second) {
+              const std::vector<T>& h, const std::vector<T>& y) {
     const int64_t rank = o.m > 1 ? o.rank : 0, p = 2 * (o.m - 1) * rank + o.m;
     const auto shared = uniform_like(n * o.H), hidden = uniform_like(int64_t(o.H) * 2 * o.m);
     const auto output = uniform_like(o.H ? p * o.H : 0), bias = uniform_like(o.H ? p : 0);
-    auto aggregate = unwritten<T>(n * d), next = unwritten<T>(n * t);
+    auto aggregate = unwritten<T>(n * d), next = unwritten<T>(n * t), weight = unwritten<T>(E);
     geof_evolve_args a{};
-    a.feedback = feedback_arguments(z, message, first, second);
+    a.feedback = feedback_arguments(z, message, {}, {});
+    a.edges = moment_arguments(h, y, weight);
     a.feedback.aggregate = aggregate.data();
     a.H = o.H;
     a.rank = rank;
@@ -312,18 +317,19 @@ struct Run {
     done(geof_evolve(&a));
     keep(aggregate, "aggregate of the evolution");
     keep(next, "next");
+    keep(weight, "weight of the evolution");
     const auto grad_aggregate = uniform_like(n * d), grad_next = uniform_like(n * t);
     auto grad_z = unwritten<T>(n * t), grad_x = unwritten<T>(o.H ? n * d : 0);
     auto grad_message = unwritten<T>(o.statistic == kMean ? n * d : 0);
-    auto grad_first = unwritten<T>(n * d), grad_second = unwritten<T>(second_wanted ? n * t : 0);
+    auto grad_h = unwritten<T>(n * d), grad_y = unwritten<T>(n * d);
     auto grad_shared = unwritten<T>(n * o.H), grad_hidden = unwritten<T>(int64_t(o.H) * 2 * o.m);
     auto grad_output = unwritten<T>(o.H ? p * o.H : 0), grad_bias = unwritten<T>(o.H ? p : 0);
     a.feedback.add_to_z = 1;
     a.feedback.grad_aggregate = grad_aggregate.data();
     a.feedback.grad_z = grad_z.data();
     a.feedback.grad_message = o.statistic == kMean ? grad_message.data() : nullptr;
-    a.feedback.grad_first = grad_first.data();
-    a.feedback.grad_second = second_wanted ? grad_second.data() : nullptr;
+    a.edges.grad_h = grad_h.data();
+    a.edges.grad_y = grad_y.data();
     a.grad_next = grad_next.data();
     if (o.H) {
       a.grad_x = grad_x.data();
@@ -336,8 +342,8 @@ struct Run {
     keep(grad_z, "gradient of z by the evolution");
     keep(grad_x, "gradient of x by the evolution");
     keep(grad_message, "gradient of message by the evolution");
-    keep(grad_first, "gradient of first by the evolution");
-    keep(grad_second, "gradient of second by the evolution");
+    keep(grad_h, "gradient of h by the evolution");
+    keep(grad_y, "gradient of y by the evolution");
     keep(grad_shared, "gradient of shared");
     keep(grad_hidden, "gradient of hidden");
     keep(grad_output, "gradient of output");
@@ -376,7 +382,7 @@ struct Run {
       frames(z, x, message, h, y);
       moments(h, y, first, second);
       feedback(z, message, first, second);
-      evolve(z, x, message, first, second);
+      evolve(z, x, message, h, y);
       spoilt(z, message, first, second);
       ++cases;
     }

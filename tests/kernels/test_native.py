@@ -41,7 +41,7 @@ COUNTS = (1, 2, 3, 4, 5, 8, 16, 24)
 # Every block size, and every block count with several of them; (B, m).
 EVERY_SIZE = [(COUNTS[(m + m // 8) % len(COUNTS)], m) for m in range(1, 33)]
 NONE = torch.empty(2, 0, dtype=torch.long)
-GRAIN = 512  # edges in a piece of a hub, native/tasks.h
+GRAIN = 512
 EACH_STATISTIC = pytest.mark.parametrize("statistic", ["full", "diagonal", "mean", None], ids=str)
 
 
@@ -437,7 +437,7 @@ def test_two_threads_equal_the_reference(random_state):
 @needs_native
 @pytest.mark.parametrize("degrees", [(3000,), (1, 2, GRAIN, GRAIN + 1, 2 * GRAIN - 1), (1, 1025)])
 def test_hubs_equal_the_reference(random_state, degrees):
-    """Around the sizes at which a neighbourhood is cut into pieces."""
+    """Around multiples of what a neighbourhood is taken in."""
     n = max(degrees) + 30
     draw = random_state(0)
     edges = hubs(draw, degrees, n)
@@ -452,7 +452,7 @@ def test_hubs_equal_the_reference(random_state, degrees):
 
 @needs_native
 def test_pieces_of_hubs_equal_the_reference(random_state):
-    """Every remainder of a neighbourhood cut into pieces of GRAIN, in single precision too."""
+    """Every remainder of large neighbourhoods, in single precision too."""
     degrees = [2 * GRAIN + k for k in (0, 1, 2, 15, 16, 17)] + [3 * GRAIN, 3 * GRAIN + 1]
     draw = random_state(0)
     n = 3 * GRAIN + 40
@@ -463,6 +463,22 @@ def test_pieces_of_hubs_equal_the_reference(random_state):
     assert_same(outcome(stepped("native", edges, spec), inputs), wanted, 1e-10)
     single = outcome(stepped("native", edges, spec), inputs, dtype=torch.float32)
     assert_same(single, wanted, 1e-4)
+
+
+@needs_native
+@pytest.mark.parametrize("statistic", ["full", "mean"])
+def test_edges_of_many_spans_equal_torch(random_state, statistic):
+    """More edges than one span has: sources collect several times."""
+    n, B, m = 900, 4, 2
+    draw = random_state(0)
+    edge_index = torch.randint(0, n, (2, 100_000), generator=draw.generator)
+    edges = Neighbourhoods.from_edge_index(edge_index, n)
+    assert len(edges.source) > 2 * 32_768
+    state, maps = step_inputs(draw, n, B, m), controller_inputs(draw, n, m)
+    spec = specification(B, m, statistic)
+    for step, inputs in ((evolved, state | maps), (stepped, state)):
+        got, wanted = (outcome(step(name, edges, spec), inputs) for name in ("native", "torch"))
+        assert_same(got, wanted, 1e-10)
 
 
 @needs_native

@@ -22,7 +22,7 @@ from geof.geometry import (
 )
 from geof.kernels import BACKENDS, Neighbourhoods, StepSpec, native, native_arguments, native_parts
 from geof.kernels.factored import local_moment
-from geof.kernels.library import TILES, find_library
+from geof.kernels.library import find_library
 from geof.kernels.native_arguments import StatisticCode, StepOptions, step_options
 from geof.kernels.reference import neighbourhood_weights
 from geof.testing import assert_no_less_accurate
@@ -599,28 +599,30 @@ def test_plan_has_every_edge_once(random_state, n):
     degrees = torch.bincount(edges.target, minlength=n)
     assert torch.equal(plan.pointer.diff(), degrees)
     assert plan.pointer[0] == 0
-    assert torch.equal(plan.tile_edge.long().sort().values, torch.arange(len(edges.source)))
-    assert plan.tile_pointer[0] == 0
-    assert plan.tile_pointer[-1] == len(edges.source)
-    assert plan.tile_pointer.shape == (TILES + 1,)
-    assert (plan.tile_pointer.diff() >= 0).all()
+    assert torch.equal(plan.by_source.long().sort().values, torch.arange(len(edges.source)))
 
 
-def test_tiles_that_run_side_by_side_have_no_node_in_common():
-    """Every pair of blocks is a tile; a block meets itself first, then each other one once."""
-    n, blocks = 170, int((2 * TILES) ** 0.5)
-    everyone = torch.cartesian_prod(torch.arange(n), torch.arange(n)).mT
-    plan = native_parts.edge_plan(Neighbourhoods.from_edge_index(everyone, n))
-    ends = plan.tile_pointer.tolist()
-    nodes = []
-    for begin, end in itertools.pairwise(ends):
-        edges = plan.tile_edge[begin:end].long()
-        nodes.append({*plan.source[edges].tolist(), *plan.target[edges].tolist()})
-    rounds = [nodes[:blocks]]
-    rounds += [nodes[k : k + blocks // 2] for k in range(blocks, len(nodes), blocks // 2)]
-    assert len(rounds) == blocks
-    for tiles in rounds:
-        assert sum(map(len, tiles)) == len(set().union(*tiles)) == n
+SPAN = 32_768
+"""Edges of a span, as in ``native/tasks.h``."""
+
+
+def test_edges_of_a_span_are_sorted_by_source(random_state):
+    """Spans are whole stretches of 64 targets, as many as their edges allow."""
+    n = 700
+    edge_index = torch.randint(0, n, (2, 150 * n), generator=random_state(0).generator)
+    plan = native_parts.edge_plan(Neighbourhoods.from_edge_index(edge_index, n))
+    ends = [int(plan.pointer[min(k, n)]) for k in range(0, n + 64, 64)]
+    begin, spans = 0, []
+    for end, following in itertools.pairwise([*ends, ends[-1]]):
+        if end > begin and (following - begin > SPAN or end == ends[-1]):
+            spans.append((begin, end))
+            begin = end
+    assert len(spans) > 2
+    for begin, end in spans:
+        edges = plan.by_source[begin:end].long()
+        assert torch.equal(edges.sort().values, torch.arange(begin, end))
+        key = plan.source[edges].long() * (n + 1) + plan.target[edges]
+        assert (key.diff() > 0).all()
 
 
 def test_plan_refuses_what_is_not_sorted_or_out_of_range():

@@ -15,7 +15,11 @@ from geof.kernels.library import LEVELS, find_library
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "native"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-OPTIONS = ("-std=gnu++20", "-O0", "-g1", "-fopenmp", "-Wno-psabi", "-pthread", *SANITIZERS)
+# Short spans, so that small graphs have several.
+OPTIONS = (
+    *("-std=gnu++20", "-O0", "-g1", "-fopenmp", "-Wno-psabi", "-pthread", "-DGEOF_SPAN_EDGES=40"),
+    *SANITIZERS,
+)
 # As in native/CMakeLists.txt.
 FLAGS = {
     "generic": (),

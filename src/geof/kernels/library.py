@@ -21,9 +21,8 @@ from torch import Tensor
 
 from geof.errors import ConfigError, nearest
 
-ABI = 1
+ABI = 2
 LARGEST_BLOCK = 32
-TILES = 136
 LEVELS = ("generic", "avx2", "avx512")
 CHOICE = "GEOF_KERNELS"
 """Environment variable: an instruction set to use instead of the best one, or ``off``."""
@@ -67,7 +66,7 @@ class Moments(Structure):
         ("temperature", c_double),
         *_pointers("h", "y", "pointer", "source", "active", "weight", "first", "second"),
         *_pointers("grad_weight", "grad_first", "grad_second"),
-        *_pointers("target", "tile_pointer", "tile_edge", "force", "grad_h", "grad_y"),
+        *_pointers("target", "by_source", "grad_h", "grad_y"),
     )
 
 
@@ -96,6 +95,7 @@ class Evolve(Structure):
 
     _fields_ = (
         ("feedback", Feedback),
+        ("edges", Moments),
         ("H", c_int64),
         ("rank", c_int64),
         ("mix", c_double),
@@ -138,7 +138,7 @@ class Library:
                 function.argtypes = [POINTER(structure)]
                 self._functions[name + suffix] = function
         self._plan = handle.geof_plan
-        self._plan.argtypes = [c_int64, c_int64, *[c_void_p] * 7]
+        self._plan.argtypes = [c_int64, c_int64, *[c_void_p] * 6]
 
     def call(self, name: str, arguments: Structure) -> None:
         """Run a kernel.

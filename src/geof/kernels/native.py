@@ -4,9 +4,9 @@ The mathematics is that of :mod:`geof.kernels.factored`, written out over lanes:
 one coordinate of several blocks. So coordinates are stored "lanes last", ``(n, t, B)``; their
 public shape ``(n, B, t)`` is a transposed view that costs nothing.
 
-A step with its update of the geometry is one operator. It saves the weights, the two moments, the
-aggregate and the next coordinates; frames' images, target and correction are computed again in
-the backward pass, in scratch memory that is used over and over.
+A step with its update of the geometry is one operator. It saves the frames' images, the weights,
+the aggregate and the next coordinates; moments, target and correction never exist whole: they are
+made a few nodes at a time, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from geof.kernels.native_arguments import (
     StepOptions,
     call,
     call_frames,
-    call_moments,
     dense,
     dense_like,
     edge_plan,
     feedback_arguments,
     lanes_like,
+    moment_arguments,
     report,
     step_options,
 )
@@ -155,25 +155,14 @@ def _step(
     integers: Sequence[int],
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return aggregate, next coordinates, weights, first and second moments."""
+    """Return aggregate, next coordinates, weights, and the images of features and messages."""
     options = StepOptions.unpack(integers, numbers)
-    made = aggregate, following, weight, first, second = _outputs_like(z, x, plan, options)
-    z, x, message, *maps = dense(z, x, message, *maps)
-    with _scratch(x, first.shape, first.shape) as (h, y):
-        call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
-        call_moments(
-            "edge_moments",
-            h,
-            y,
-            weight,
-            plan,
-            options.temperature,
-            active=active,
-            first=first,
-            second=second if second.numel() else None,
-        )
+    made = aggregate, following, weight, h, y = _outputs_like(z, x, plan)
+    z, x, message, active, *maps = dense(z, x, message, active, *maps)
+    call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
     arguments = _evolve_arguments(
-        feedback_arguments((z, message, first, second), options, aggregate=aggregate),
+        feedback_arguments((z, message), options, aggregate=aggregate),
+        moment_arguments(h, y, weight, plan, options.temperature, active=active),
         x,
         maps,
         options,
@@ -185,18 +174,16 @@ def _step(
 
 
 _step.register_fake(
-    lambda z, x, message, plan, active, maps, integers, numbers: _outputs_like(
-        z, x, plan, StepOptions.unpack(integers, numbers)
-    )
+    lambda z, x, message, plan, active, maps, integers, numbers: _outputs_like(z, x, plan)
 )
 
 
 def _outputs_like(
-    z: Tensor, x: Tensor, plan: Sequence[Tensor], options: StepOptions
+    z: Tensor, x: Tensor, plan: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     _, source, *_ = plan
-    second = dense_like(z) if options.second else z.new_empty(0)
-    return dense_like(x), dense_like(z), x.new_empty(source.shape), lanes_like(x), second
+    weight = x.new_empty(source.shape)
+    return dense_like(x), dense_like(z), weight, lanes_like(x), lanes_like(x)
 
 
 @torch.library.custom_op("geof::native_step_backward", mutates_args=())
@@ -214,29 +201,29 @@ def _step_backward(
 ) -> list[Tensor]:
     """Return the gradients of z, x and message, then of the controller's maps."""
     options = StepOptions.unpack(integers, numbers)
-    aggregate, following, weight, first, second = made
+    aggregate, following, weight, h, y = made
     z, x, message, *maps = dense(z, x, message, *maps)
     grad_aggregate, grad_following = dense(grad_aggregate, grad_following)
     grads = grad_z, grad_x, grad_message, *grad_maps = [
         dense_like(tensor) for tensor in (z, x, message, *maps)
     ]
-    row = first.shape
-    with _scratch(x, row, row, row, row, row, second.shape, weight.shape) as buffers:
-        h, y, grad_h, grad_y, grad_first, grad_second, force = buffers
+    with _scratch(x, h.shape, y.shape) as (grad_h, grad_y):
         feedback = feedback_arguments(
-            (z, message, first, second),
+            (z, message),
             options,
             aggregate=aggregate,
             grad_aggregate=grad_aggregate,
             add_to_z=True,
             grad_z=grad_z,
             grad_message=grad_message,
-            grad_first=grad_first,
-            grad_second=grad_second,
+        )
+        edges = moment_arguments(
+            h, y, weight, plan, options.temperature, grad_h=grad_h, grad_y=grad_y
         )
         names = "grad_shared", "grad_hidden", "grad_output", "grad_bias"
         arguments = _evolve_arguments(
             feedback,
+            edges,
             x,
             maps,
             options,
@@ -246,20 +233,6 @@ def _step_backward(
             **dict(zip(names, grad_maps, strict=False)),
         )
         call("evolve_backward", z, arguments)
-        call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
-        call_moments(
-            "edge_moments_backward",
-            h,
-            y,
-            weight,
-            plan,
-            options.temperature,
-            grad_first=grad_first,
-            grad_second=grad_second if second.numel() else None,
-            force=force,
-            grad_h=grad_h,
-            grad_y=grad_y,
-        )
         call_frames(
             "apply_frames_backward",
             z,
@@ -285,7 +258,12 @@ _step_backward.register_fake(
 
 
 def _evolve_arguments(
-    feedback: Any, x: Tensor, maps: Sequence[Tensor], options: StepOptions, **fields: Any
+    feedback: Any,
+    edges: Any,
+    x: Tensor,
+    maps: Sequence[Tensor],
+    options: StepOptions,
+    **fields: Any,
 ) -> Any:
     """Return the structure of ``evolve`` or its backward."""
     names = "shared", "hidden", "output", "bias"
@@ -296,6 +274,7 @@ def _evolve_arguments(
     return fill(
         Evolve,
         feedback=feedback,
+        edges=edges,
         H=len(controller["hidden"]) if maps else 0,
         rank=rank,
         mix=options.mix,

@@ -19,7 +19,6 @@ from geof.geometry import JitterSchedule
 from geof.geometry.cholesky import report_attempts
 from geof.kernels.interface import Evolution, Statistic, StepSpec
 from geof.kernels.library import (
-    TILES,
     Feedback,
     Frames,
     Library,
@@ -158,21 +157,19 @@ def lanes_like(x: Tensor) -> Tensor:
 
 
 class EdgePlan(NamedTuple):
-    """The edges as rows for the forward pass and as tiles for the backward pass.
+    """The edges as rows of targets, and by source for the backward pass.
 
     Attributes:
         pointer: ``(n + 1,)`` int64, where each target's edges begin.
         source: ``(E,)`` int32.
         target: ``(E,)`` int32.
-        tile_pointer: ``(TILES + 1,)`` int64, where each tile's edges begin.
-        tile_edge: ``(E,)`` int32, the edges tile by tile.
+        by_source: ``(E,)`` int32, the edges sorted by source within each span of targets.
     """
 
     pointer: Tensor
     source: Tensor
     target: Tensor
-    tile_pointer: Tensor
-    tile_edge: Tensor
+    by_source: Tensor
 
 
 def edge_plan(edges: Neighbourhoods) -> EdgePlan:
@@ -203,8 +200,7 @@ _plan.register_fake(lambda source, target, num_nodes: _empty_plan(source, num_no
 
 def _empty_plan(source: Tensor, num_nodes: int) -> list[Tensor]:
     narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
-    rows, tiles = source.new_empty(num_nodes + 1), source.new_empty(TILES + 1)
-    return [rows, narrow[0], narrow[1], tiles, narrow[2]]
+    return [source.new_empty(num_nodes + 1), *narrow]
 
 
 # --- Calls --------------------------------------------------------------------------------------
@@ -250,17 +246,16 @@ def call_frames(
     call(name, z, arguments)
 
 
-def call_moments(
-    name: str,
+def moment_arguments(
     h: Tensor,
     y: Tensor,
     weight: Tensor,
     plan: Sequence[Tensor],
     temperature: float,
     **fields: Any,
-) -> None:
-    """Run ``edge_moments`` or its backward on lanes; ``weight`` is made or read."""
-    arguments = fill(
+) -> Any:
+    """Return the structure of ``edge_moments``, its backward, and that part of ``evolve``."""
+    return fill(
         Moments,
         shape=shape_of(y, *y.shape),
         E=len(weight),
@@ -271,31 +266,28 @@ def call_moments(
         **EdgePlan(*plan)._asdict(),
         **fields,
     )
-    call(name, y, arguments)
 
 
 def feedback_arguments(inputs: Sequence[Tensor], options: StepOptions, **fields: Any) -> Any:
     """Return the structure of ``feedback``, its backward, and that part of ``evolve``.
 
     Args:
-        inputs: ``z``, ``message``, ``first`` and ``second``, contiguous; the caller keeps them.
+        inputs: ``z``, ``message`` and, outside ``evolve``, ``first`` and ``second``, contiguous;
+            the caller keeps them.
         options: The scalars.
         **fields: Further fields by name.
     """
-    z, message, first, second = inputs
+    names = "z", "message", "first", "second"
     return fill(
         Feedback,
-        shape=features_shape(message),
+        shape=features_shape(inputs[1]),
         statistic=options.statistic,
         framed=options.framed,
         floor=options.floor,
         jitter=options.jitter,
         growth=options.growth,
         retries=options.retries,
-        z=z,
-        message=message,
-        first=first,
-        second=second,
+        **dict(zip(names, inputs, strict=False)),
         **fields,
     )
 

@@ -18,13 +18,13 @@ from geof.kernels.native_arguments import (
     StepOptions,
     call,
     call_frames,
-    call_moments,
     dense,
     dense_like,
     edge_plan,
     features_shape,
     feedback_arguments,
     lanes_like,
+    moment_arguments,
     report,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
@@ -163,8 +163,7 @@ def _edge_moments(
 ) -> tuple[Tensor, Tensor, Tensor]:
     weight, first, outer = _empty_moments(y, plan, second)
     h, y, active = dense(h, y, active)
-    call_moments(
-        "edge_moments",
+    arguments = moment_arguments(
         h,
         y,
         weight,
@@ -174,6 +173,7 @@ def _edge_moments(
         first=first,
         second=outer if second else None,
     )
+    call("edge_moments", y, arguments)
     return weight, first, outer
 
 
@@ -203,9 +203,8 @@ def _edge_moments_backward(
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     h, y, grad_weight, grad_first, grad_second = dense(h, y, grad_weight, grad_first, grad_second)
-    grad_h, grad_y, force = dense_like(h), dense_like(y), torch.empty_like(weight)
-    call_moments(
-        "edge_moments_backward",
+    grad_h, grad_y = dense_like(h), dense_like(y)
+    arguments = moment_arguments(
         h,
         y,
         weight,
@@ -214,10 +213,10 @@ def _edge_moments_backward(
         grad_weight=grad_weight,
         grad_first=grad_first,
         grad_second=grad_second,
-        force=force,
         grad_h=grad_h,
         grad_y=grad_y,
     )
+    call("edge_moments_backward", y, arguments)
     return grad_h, grad_y
 
 
