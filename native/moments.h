@@ -122,7 +122,7 @@ struct EdgeMoments {
   // second (+)= sum_k w_k r_k r_k^T, two rows at a time so that their sums stay in registers.
   static GEOF_INLINE void outer(const V (*residual)[capacity(M)], const T* w, int count, T* second,
                                 Count<M> m, int64_t B, bool fresh) {
-    if constexpr (M > 0 && M % 2 == 0) {
+    if constexpr (kUnrolled && M > 0 && M % 2 == 0) {
       each(Count<M / 2>{}, [&](auto half) GEOF_LAMBDA {
         constexpr int r = 2 * half, s = r + 1;
         V upper[s], lower[s + 1];

@@ -17,7 +17,8 @@ NATIVE = HERE.parents[1] / "native"
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Short spans, so that small graphs have several.
 OPTIONS = (
-    *("-std=gnu++20", "-O0", "-g1", "-fopenmp", "-Wno-psabi", "-pthread", "-DGEOF_SPAN_EDGES=40"),
+    *("-std=gnu++20", "-O0", "-g1", "-fopenmp", "-Wno-psabi", "-pthread"),
+    *("-DGEOF_SPAN_EDGES=40", "-DGEOF_ROLLED"),
     *SANITIZERS,
 )
 # As in native/CMakeLists.txt.
