@@ -8,6 +8,7 @@
 #include "evolve.h"
 #include "feedback.h"
 #include "frames.h"
+#include "gate.h"
 #include "moments.h"
 
 namespace geof {
@@ -145,6 +146,13 @@ EvolveArguments<T> typed(const geof_evolve_args& a, FeedbackStatus* status) {
           out<T>(a.grad_bias)};
 }
 
+template <class T>
+GateArguments<T> typed(const geof_gate_args& a) {
+  return {a.threads,         a.count,          in<T>(a.pre),       in<T>(a.x),
+          in<T>(a.aggregate), out<T>(a.out),    in<T>(a.grad_out),  out<T>(a.grad_pre),
+          out<T>(a.grad_x),   out<T>(a.grad_aggregate)};
+}
+
 template <template <class, int, int> class Kernel, class C>
 int dispatch(const C* a) {
   return a->shape.dtype == 0 ? choose_lanes<Kernel, float>(typed<float>(*a), a->shape)
@@ -239,4 +247,12 @@ int geof_feedback_backward(geof_feedback_args* a) {
 int geof_evolve(geof_evolve_args* a) { return dispatch_counting<Evolve>(a, &a->feedback); }
 int geof_evolve_backward(geof_evolve_args* a) {
   return dispatch_counting<EvolveBackward>(a, &a->feedback);
+}
+int geof_gate(const geof_gate_args* a) {
+  a->dtype == 0 ? gate(typed<float>(*a)) : gate(typed<double>(*a));
+  return 0;
+}
+int geof_gate_backward(const geof_gate_args* a) {
+  a->dtype == 0 ? gate_backward(typed<float>(*a)) : gate_backward(typed<double>(*a));
+  return 0;
 }

@@ -77,6 +77,15 @@ typedef struct {
   void *grad_x, *grad_shared, *grad_hidden, *grad_output, *grad_bias;
 } geof_evolve_args;
 
+typedef struct {
+  int32_t dtype, threads;
+  int64_t count;
+  const void *pre, *x, *aggregate;
+  void* out;
+  const void* grad_out;
+  void *grad_pre, *grad_x, *grad_aggregate;
+} geof_gate_args;
+
 GEOF_EXPORT int geof_abi(void);
 GEOF_EXPORT int geof_openmp(void);
 GEOF_EXPORT const char* geof_compiler(void);
@@ -98,6 +107,8 @@ GEOF_EXPORT int geof_feedback(geof_feedback_args*);
 GEOF_EXPORT int geof_feedback_backward(geof_feedback_args*);
 GEOF_EXPORT int geof_evolve(geof_evolve_args*);
 GEOF_EXPORT int geof_evolve_backward(geof_evolve_args*);
+GEOF_EXPORT int geof_gate(const geof_gate_args*);
+GEOF_EXPORT int geof_gate_backward(const geof_gate_args*);
 
 #ifdef __cplusplus
 }

@@ -225,15 +225,13 @@ struct EdgeMomentsBackward {
                   const Edges& edges) {
     const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
     const T* yi = s.y + i * d;
-    T* own = s.grad_y + i * d;
-    T* force = edges.force - edges.begin;
+    T *rows = edges.row + (begin - edges.begin) * d, *force = edges.force + (begin - edges.begin);
     T mean = 0;
     for (int64_t e = begin; e < end; ++e) {
       if (e + 2 < s.E) prefetch(s.y + s.source[e + 2] * d, d);
-      const T* yj = s.y + s.source[e] * d;
       prefetch(s.h + s.source[e] * d, d);
-      T* row = edges.row + (e - edges.begin) * d;
-      const T w = s.weight[e];
+      const T *yj = s.y + s.source[e] * d, w = s.weight[e];
+      T* row = rows + (e - begin) * d;
       V total{};
       for (int64_t g = 0; g < B; g += W) {
         V x[capacity(M)], bent[capacity(M)];
@@ -246,38 +244,56 @@ struct EdgeMomentsBackward {
           each(m, [&](auto r) GEOF_LAMBDA { bent[r] = V{}; });
         }
         each(m, [&](auto r) GEOF_LAMBDA {
-          const int64_t at = r * B + g;
-          const V p = load<T, W>(pull + at);
+          const V p = load<T, W>(pull + r * B + g);
           total += (p + bent[r] * T(0.5)) * x[r];
-          const V push = bent[r] * w;
-          store<T, W>(own + at, V(load<T, W>(own + at) - push));
-          store<T, W>(row + at, V(push + p * w));
+          store<T, W>(row + r * B + g, V((bent[r] + p) * w));
         });
       }
-      force[e] = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
-      mean += w * force[e];
+      const T score = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
+      force[e - begin] = score;
+      mean += w * score;
     }
-    push_target(s, i, d, mean, force);
-  }
-
-  // Scores become forces on h, felt by i here and by the sources later.
-  static void push_target(const A& s, int64_t i, int64_t d, T mean, T* force) {
     const T rate = T(-2) / s.temperature;
-    const T* hi = s.h + i * d;
-    for (int64_t e = s.pointer[i]; e < s.pointer[i + 1]; ++e) {
-      force[e] = rate * s.weight[e] * (force[e] - mean);
-      push(hi, s.h + s.source[e] * d, force[e], s.grad_h + i * d, d);
-    }
+    for (int64_t e = begin; e < end; ++e)
+      force[e - begin] = rate * s.weight[e] * (force[e - begin] - mean);
+    feel(s, i, d, pull, rows, force);
   }
 
-  // to += f (own - other).
-  static GEOF_INLINE void push(const T* own, const T* other, T f, T* to, int64_t d) {
+  // Call work<N, S>(c) for stretches of S vectors of N entries from c on: their sums fit registers.
+  template <class Work>
+  static GEOF_INLINE void each_stretch(int64_t d, const Work& work) {
     constexpr int N = 32 / sizeof(T);
     int64_t c = 0;
-    for (; c + N <= d; c += N)
-      store<T, N>(to + c, Vec<T, N>(load<T, N>(to + c) +
-                                    (load<T, N>(own + c) - load<T, N>(other + c)) * f));
-    for (; c < d; ++c) to[c] += (own[c] - other[c]) * f;
+    for (; c + 8 * N <= d; c += 8 * N) work.template operator()<N, 8>(c);
+    for (; c + N <= d; c += N) work.template operator()<N, 1>(c);
+    for (; c < d; ++c) work.template operator()<1, 1>(c);
+  }
+
+  // What row i's edges do to i itself: grad y_i -= w K r, grad h_i += f (h_i - h_j).
+  static void feel(const A& s, int64_t i, int64_t d, const T* pull, const T* rows,
+                   const T* force) {
+    const int64_t begin = s.pointer[i], count = s.pointer[i + 1] - begin;
+    each_stretch(d, [&]<int N, int S>(int64_t c) GEOF_LAMBDA {
+      using R = Vec<T, N>;
+      R sums[S];
+      const T *p = pull + c, *hi = s.h + i * d + c;
+      T *gy = s.grad_y + i * d + c, *gh = s.grad_h + i * d + c;
+      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { sums[k] = load<T, N>(gy + k * N); });
+      for (int64_t e = 0; e < count; ++e)
+        each(Count<S>{}, [&](auto k) GEOF_LAMBDA {
+          sums[k] += load<T, N>(p + k * N) * s.weight[begin + e] -
+                     load<T, N>(rows + e * d + c + k * N);
+        });
+      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { store<T, N>(gy + k * N, sums[k]); });
+      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { sums[k] = load<T, N>(gh + k * N); });
+      for (int64_t e = 0; e < count; ++e) {
+        const T* hj = s.h + s.source[begin + e] * d + c;
+        each(Count<S>{}, [&](auto k) GEOF_LAMBDA {
+          sums[k] += (load<T, N>(hi + k * N) - load<T, N>(hj + k * N)) * force[e];
+        });
+      }
+      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { store<T, N>(gh + k * N, sums[k]); });
+    });
   }
 
   // The sources of a span's edges receive what was left for them.
@@ -287,7 +303,12 @@ struct EdgeMomentsBackward {
     for (int piece = 0; piece < kPieces; ++piece) {
       const int64_t from = at_a_source(s, begin, count, piece);
       const int64_t to = at_a_source(s, begin, count, piece + 1);
-      for (int64_t k = from; k < to; ++k) receive(s, k, to, d, edges);
+      for (int64_t k = from; k < to;) {
+        int64_t end = k + 1;
+        while (end < to && s.source[s.by_source[end]] == s.source[s.by_source[k]]) ++end;
+        receive(s, k, end, to, d, edges);
+        k = end;
+      }
     }
   }
 
@@ -300,22 +321,36 @@ struct EdgeMomentsBackward {
     return k;
   }
 
-  static GEOF_INLINE void receive(const A& s, int64_t k, int64_t to, int64_t d,
-                                  const Edges& edges) {
-    constexpr int N = 32 / sizeof(T);
-    if (k + 4 < to) {
-      const int64_t ahead = s.by_source[k + 4];
-      prefetch(edges.row + (ahead - edges.begin) * d, d);
-      prefetch(s.h + s.target[ahead] * d, d);
+  // One source's edges by_source[k..end): grad y_j += rows, grad h_j += f (h_j - h_i).
+  static void receive(const A& s, int64_t k, int64_t end, int64_t last, int64_t d,
+                      const Edges& edges) {
+    for (int64_t ahead = end; ahead < last && ahead < end + 4; ++ahead) {
+      const int64_t e = s.by_source[ahead];
+      prefetch(edges.row + (e - edges.begin) * d, d);
+      prefetch(s.h + s.target[e] * d, d);
     }
-    const int64_t e = s.by_source[k], j = s.source[e], i = s.target[e];
-    const T* row = edges.row + (e - edges.begin) * d;
-    T* gy = s.grad_y + j * d;
-    int64_t c = 0;
-    for (; c + N <= d; c += N)
-      store<T, N>(gy + c, Vec<T, N>(load<T, N>(gy + c) + load<T, N>(row + c)));
-    for (; c < d; ++c) gy[c] += row[c];
-    if (i != j) push(s.h + j * d, s.h + i * d, edges.force[e - edges.begin], s.grad_h + j * d, d);
+    const int64_t j = s.source[s.by_source[k]];
+    each_stretch(d, [&]<int N, int S>(int64_t c) GEOF_LAMBDA {
+      using R = Vec<T, N>;
+      R sums[S];
+      const T* hj = s.h + j * d + c;
+      T *gy = s.grad_y + j * d + c, *gh = s.grad_h + j * d + c;
+      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] = load<T, N>(gy + v * N); });
+      for (int64_t at = k; at < end; ++at) {
+        const T* row = edges.row + (s.by_source[at] - edges.begin) * d + c;
+        each(Count<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] += load<T, N>(row + v * N); });
+      }
+      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { store<T, N>(gy + v * N, sums[v]); });
+      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] = load<T, N>(gh + v * N); });
+      for (int64_t at = k; at < end; ++at) {
+        const int64_t e = s.by_source[at];
+        const T *hi = s.h + s.target[e] * d + c, f = edges.force[e - edges.begin];
+        each(Count<S>{}, [&](auto v) GEOF_LAMBDA {
+          sums[v] += (load<T, N>(hj + v * N) - load<T, N>(hi + v * N)) * f;
+        });
+      }
+      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { store<T, N>(gh + v * N, sums[v]); });
+    });
   }
 };
 

@@ -22,6 +22,7 @@ from geof.geometry import (
 )
 from geof.kernels import BACKENDS, Neighbourhoods, StepSpec, native, native_arguments, native_parts
 from geof.kernels.factored import local_moment
+from geof.kernels.interface import gate
 from geof.kernels.library import find_library
 from geof.kernels.native_arguments import StatisticCode, StepOptions, step_options
 from geof.kernels.reference import neighbourhood_weights
@@ -220,6 +221,23 @@ def test_environment_equals_torch(random_state):
             outcome(lambda z, x: {"h": apply_frame(frame_from_coordinates(z.mT), x)}, inputs),
             outcome(lambda z, x: {"h": native_parts.environment(z, x)}, inputs),
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gate_equals_torch(random_state, dtype):
+    """Sizes around whole registers and pieces; saturated gates too."""
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
+    for n, d in ((0, 3), (1, 1), (3, 5), (2, 16), (70, 64), (1025, 33)):
+        draw = random_state(n)
+        scale = torch.tensor([1.0, 10.0, 100.0, 1000.0]).repeat(d)[:d]
+        inputs = {"pre": draw.normal(n, d) * scale, "x": draw.normal(n, d), "a": draw.normal(n, d)}
+        wanted = outcome(lambda pre, x, a: {"next": gate(pre, x, a)}, inputs)
+        single = {name: value.to(dtype) for name, value in inputs.items()}
+        got = outcome(lambda pre, x, a: {"next": native_parts.gate(pre, x, a)}, single)
+        for name, value in wanted.items():
+            torch.testing.assert_close(
+                got[name].double(), value, rtol=tolerance, atol=tolerance, msg=name
+            )
 
 
 @WITH_SECOND
@@ -692,6 +710,8 @@ def operator_cases(draw) -> dict[str, list[tuple]]:
             (message, z, z, message, first, second, *full),
             (message, z, z, message, first, nothing, *mean),
         ],
+        "geof::gate": [trained((first, second[:, :m], first))],
+        "geof::gate_backward": [(first, first, first, first)],
         "geof::native_step": [
             (*trained(given[:3]), *given[3:5], trained(given[5]), *options)
             for given, options in steps
@@ -704,6 +724,7 @@ def operator_cases(draw) -> dict[str, list[tuple]]:
 
 
 NAMES = [
+    *["gate", "gate_backward"],
     *["edge_plan", "apply_frames", "environment", "native_edge_moments", "feedback_target"],
     "native_step",
     *["apply_frames_backward", "environment_backward", "native_edge_moments_backward"],

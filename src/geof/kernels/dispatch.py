@@ -10,7 +10,12 @@ from geof.geometry import apply_frame, frame_from_coordinates
 from geof.kernels.factored import factored_statistics
 from geof.kernels.interface import Backend, Request, Statistic, Support
 from geof.kernels.library import LARGEST_BLOCK, find_library
-from geof.kernels.native import native_environment, native_fused_step, native_statistics
+from geof.kernels.native import (
+    native_environment,
+    native_fused_step,
+    native_gate,
+    native_statistics,
+)
 from geof.kernels.native_arguments import STATISTIC_CODES
 from geof.kernels.reference import reference_statistics
 
@@ -47,7 +52,12 @@ def _supported_by_native(request: Request) -> Support:
 
 
 _NATIVE = Backend(
-    "native", native_statistics, native_environment, _supported_by_native, native_fused_step
+    "native",
+    native_statistics,
+    native_environment,
+    _supported_by_native,
+    native_fused_step,
+    native_gate,
 )
 
 BACKENDS: dict[str, Backend] = {

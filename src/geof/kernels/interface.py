@@ -209,6 +209,11 @@ FusedStep: TypeAlias = Callable[
 ]
 
 
+def gate(pre: Tensor, xi: Tensor, aggregate: Tensor) -> Tensor:
+    r"""Return :math:`(1 - r) \odot \xi + r \odot \bar\xi`, :math:`r = \sigma(pre)`, Eq. (7)."""
+    return torch.lerp(xi, aggregate, torch.sigmoid(pre))
+
+
 @dataclass(frozen=True)
 class Backend:
     r"""One implementation of the step.
@@ -221,6 +226,7 @@ class Backend:
         fused: ``(xi, message, coords, edges, spec, evolution)`` to aggregate and next coordinates
             in one operation that shows nothing of what happened on the way; ``None`` where
             :meth:`step` is all there is.
+        gate: ``(pre, xi, aggregate)``, all ``(n, d)``, to the next state, Eq. (7).
     """
 
     name: str
@@ -228,6 +234,7 @@ class Backend:
     environment: Callable[[Tensor, Tensor], Tensor]
     supports: Callable[[Request], Support]
     fused: FusedStep | None = None
+    gate: Callable[[Tensor, Tensor, Tensor], Tensor] = gate
 
     def step(
         self,

@@ -108,11 +108,24 @@ class Evolve(Structure):
     )
 
 
+class Gate(Structure):
+    """Arguments of ``gate`` and its backward."""
+
+    _fields_ = (
+        ("dtype", c_int32),
+        ("threads", c_int32),
+        ("count", c_int64),
+        *_pointers("pre", "x", "aggregate", "out", "grad_out"),
+        *_pointers("grad_pre", "grad_x", "grad_aggregate"),
+    )
+
+
 _FUNCTIONS: dict[str, type[Structure]] = {
     "apply_frames": Frames,
     "edge_moments": Moments,
     "feedback": Feedback,
     "evolve": Evolve,
+    "gate": Gate,
 }
 
 

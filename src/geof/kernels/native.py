@@ -35,7 +35,13 @@ from geof.kernels.native_arguments import (
     report,
     step_options,
 )
-from geof.kernels.native_parts import apply_frames, edge_moments, environment, feedback_target
+from geof.kernels.native_parts import (
+    apply_frames,
+    edge_moments,
+    environment,
+    feedback_target,
+    gate,
+)
 from geof.kernels.neighbourhood import Neighbourhoods
 
 
@@ -79,6 +85,12 @@ def native_environment(xi: Tensor, coords: Tensor) -> Tensor:
     r"""Return :math:`h = L \xi`, Eq. (4), ``(n, B, m)``."""
     states: Tensor = environment(_lanes(coords), xi)
     return states
+
+
+def native_gate(pre: Tensor, xi: Tensor, aggregate: Tensor) -> Tensor:
+    """Return the gated state, Eq. (7), in one pass."""
+    following: Tensor = gate(pre, xi, aggregate)
+    return following
 
 
 def _lanes(values: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from geof.kernels.library import Frames, fill
+from geof.kernels.library import Frames, Gate, fill
 from geof.kernels.native_arguments import (
     StepOptions,
     call,
@@ -380,3 +380,57 @@ def _feedback_gradients(
 
 
 feedback_target.register_autograd(_feedback_gradients, setup_context=_save_feedback)
+
+
+# --- gate: the next state, Eq. (7) --------------------------------------------------------------
+
+
+@torch.library.custom_op("geof::gate", mutates_args=())
+def gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
+    r"""Return :math:`\xi + \sigma(pre) \odot (\bar\xi - \xi)`, entry by entry."""
+    pre, x, aggregate = dense(pre, x, aggregate)
+    out = dense_like(x)
+    _call_gate("gate", pre, x, aggregate, out=out)
+    return out
+
+
+gate.register_fake(lambda pre, x, aggregate: dense_like(x))
+
+
+@torch.library.custom_op("geof::gate_backward", mutates_args=())
+def _gate_backward(
+    grad_out: Tensor, pre: Tensor, x: Tensor, aggregate: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_out, pre, x, aggregate = dense(grad_out, pre, x, aggregate)
+    grads = dense_like(pre), dense_like(x), dense_like(aggregate)
+    names = "grad_pre", "grad_x", "grad_aggregate"
+    made = dict(zip(names, grads, strict=True))
+    _call_gate("gate_backward", pre, x, aggregate, grad_out=grad_out, **made)
+    return grads
+
+
+_gate_backward.register_fake(
+    lambda grad_out, pre, x, aggregate: (dense_like(pre), dense_like(x), dense_like(aggregate))
+)
+
+
+def _call_gate(name: str, pre: Tensor, x: Tensor, aggregate: Tensor, **fields: Tensor) -> None:
+    arguments = fill(
+        Gate,
+        dtype=int(x.dtype == torch.float64),
+        threads=torch.get_num_threads(),
+        count=x.numel(),
+        pre=pre,
+        x=x,
+        aggregate=aggregate,
+        **fields,
+    )
+    call(name, x, arguments)
+
+
+def _gate_gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = _gate_backward(grad_out, *ctx.saved_tensors)
+    return gradients
+
+
+gate.register_autograd(_gate_gradients, setup_context=_save_inputs)

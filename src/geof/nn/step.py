@@ -12,7 +12,7 @@ Triangular frame transport (section 3.2), Eqs. (4) to (6), has no parameters and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, overload
@@ -31,6 +31,7 @@ from geof.geometry import (
     step_norms,
 )
 from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_backend
+from geof.kernels.interface import gate
 from geof.nn.controller import CorrectionController
 from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
 from geof.nn.settings import StepSettings, step_spec, updates_geometry
@@ -60,12 +61,14 @@ class FrameTransport(nn.Module):
         nn.init.eye_(self.message.weight)
         self.gate.reset_parameters()
 
-    def forward(self, xi: Tensor, aggregate: Tensor) -> Tensor:
-        """Return the gated state, Eq. (7)."""
+    def forward(
+        self, xi: Tensor, aggregate: Tensor, gate: Callable[..., Tensor] = gate
+    ) -> Tensor:
+        """Return the gated state, Eq. (7); ``gate`` is a backend's."""
         # W_r [xi || agg] without the concatenation.
         own, other = self.gate.weight.split(xi.size(-1), dim=1)
-        gate = torch.sigmoid(torch.addmm(F.linear(xi, own, self.gate.bias), aggregate, other.t()))
-        return torch.lerp(xi, aggregate, gate)
+        pre = torch.addmm(F.linear(xi, own, self.gate.bias), aggregate, other.t())
+        return gate(pre, xi, aggregate)
 
 
 class Recurrence(nn.Module):
@@ -163,10 +166,12 @@ class Recurrence(nn.Module):
         message = self._split(self.transport.message(state.features))  # (n, B, m)
         spec = step_spec(self.settings, self.schedule, number)
         evolution = self._evolution(signature, number)
-        result = self._backend_for(xi, spec.statistic).step(
+        backend = self._backend_for(xi, spec.statistic)
+        result = backend.step(
             xi, message, state.coordinates, edges, spec, evolution, trace=trace
         )
-        features = self.transport(state.features, result.aggregate.flatten(1))  # Eq. (7)
+        aggregate = result.aggregate.flatten(1)
+        features = self.transport(state.features, aggregate, backend.gate)  # Eq. (7)
         following = CoupledState(features, result.coordinates)
         return following, step_trace(state, following, message, result) if trace else None
 
