@@ -9,11 +9,11 @@
 namespace geof {
 
 #if defined(__AVX512F__)
-constexpr int kRegisterBytes = 64, kRows = 8, kDots = 4;
+constexpr int kRegisterBytes = 64, kRows = 8, kDots = 4, kOthers = 4;
 #elif defined(__AVX2__)
-constexpr int kRegisterBytes = 32, kRows = 4, kDots = 3;
+constexpr int kRegisterBytes = 32, kRows = 4, kDots = 4, kOthers = 2;
 #else
-constexpr int kRegisterBytes = 16, kRows = 4, kDots = 3;
+constexpr int kRegisterBytes = 16, kRows = 4, kDots = 4, kOthers = 2;
 #endif
 
 template <class T>
@@ -82,24 +82,23 @@ GEOF_INLINE void dots(const T* x, const T* y, int64_t ld, int columns, T* total,
     for (int s = 0; s < S; ++s) total[r * stride + s] += sum<T, V>(sums[r][s]);
 }
 
+// R rows of add_outer.
+template <class T, int R>
+GEOF_INLINE void add_rows(const T* x, const T* y, int others, int64_t ld, int columns, T* total) {
+  int s = 0;
+  for (; s + kOthers <= others; s += kOthers)
+    dots<T, R, kOthers>(x, y + s * ld, ld, columns, total + s, others);
+  for (; s < others; ++s) dots<T, R, 1>(x, y + s * ld, ld, columns, total + s, others);
+}
+
 // total (rows, others) += x y^T, the gradient of a map from the gradient of its output.
 template <class T>
 void add_outer(const T* x, int rows, const T* y, int others, int64_t ld, int columns, T* total) {
-  constexpr int D = kDots;
-  for (int r = 0; r < rows; r += D)
-    for (int s = 0; s < others; s += D) {
-      const bool whole = r + D <= rows && s + D <= others;
-      const T *left = x + r * ld, *right = y + s * ld;
-      T* to = total + int64_t(r) * others + s;
-      if (whole) {
-        dots<T, D, D>(left, right, ld, columns, to, others);
-        continue;
-      }
-      for (int p = 0; p < D && r + p < rows; ++p)
-        for (int q = 0; q < D && s + q < others; ++q)
-          dots<T, 1, 1>(left + p * ld, right + q * ld, ld, columns,
-                        to + int64_t(p) * others + q, others);
-    }
+  int r = 0;
+  for (; r + kDots <= rows; r += kDots)
+    add_rows<T, kDots>(x + r * ld, y, others, ld, columns, total + int64_t(r) * others);
+  for (; r < rows; ++r)
+    add_rows<T, 1>(x + r * ld, y, others, ld, columns, total + int64_t(r) * others);
 }
 
 }  // namespace geof
