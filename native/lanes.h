@@ -153,13 +153,29 @@ GEOF_INLINE void transpose8(Vec<T, 8>* x) {
   }
 }
 
+// The lower halves of a and b side by side, and the upper ones.
+template <class T>
+GEOF_INLINE void join_halves(Vec<T, 8> a, Vec<T, 8> b, Vec<T, 8>& lower, Vec<T, 8>& upper) {
+  lower = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  upper = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
 // Features lie block by block, m values each; registers hold one value of W blocks. Read the W
 // blocks at `from` into x[0..m), or write them back.
 template <class T, int W, int M>
 GEOF_INLINE void read_features(const T* from, Count<M> m, Vec<T, W>* x) {
   if constexpr (M == 8 && W == 8) {
-    each(m, [&](auto l) GEOF_LAMBDA { x[l] = load<T, 8>(from + l * 8); });
+    for (int l = 0; l < 8; ++l) x[l] = load<T, 8>(from + l * 8);
     transpose8<T>(x);
+  } else if constexpr (M == 4 && W == 8) {
+    Vec<T, 8> even[2], odd[2];  // values 0 and 1, then 2 and 3, of four blocks each
+    for (int l = 0; l < 2; ++l) {
+      const Vec<T, 8> a = load<T, 8>(from + l * 16), b = load<T, 8>(from + l * 16 + 8);
+      even[l] = __builtin_shufflevector(a, b, 0, 4, 8, 12, 1, 5, 9, 13);
+      odd[l] = __builtin_shufflevector(a, b, 2, 6, 10, 14, 3, 7, 11, 15);
+    }
+    join_halves<T>(even[0], even[1], x[0], x[1]);
+    join_halves<T>(odd[0], odd[1], x[2], x[3]);
   } else {
     for (int k = 0; k < m; ++k) {
       Vec<T, W> v{};
@@ -175,6 +191,15 @@ GEOF_INLINE void write_features(T* to, Count<M> m, const Vec<T, W>* x) {
     each(m, [&](auto k) GEOF_LAMBDA { rows[k] = x[k]; });
     transpose8<T>(rows);
     each(m, [&](auto l) GEOF_LAMBDA { store<T, 8>(to + l * 8, rows[l]); });
+  } else if constexpr (M == 4 && W == 8) {
+    Vec<T, 8> even[2], odd[2];
+    join_halves<T>(x[0], x[1], even[0], even[1]);
+    join_halves<T>(x[2], x[3], odd[0], odd[1]);
+    for (int l = 0; l < 2; ++l) {
+      const Vec<T, 8> a = even[l], b = odd[l];
+      store<T, 8>(to + l * 16, __builtin_shufflevector(a, b, 0, 4, 8, 12, 1, 5, 9, 13));
+      store<T, 8>(to + l * 16 + 8, __builtin_shufflevector(a, b, 2, 6, 10, 14, 3, 7, 11, 15));
+    }
   } else {
     for (int k = 0; k < m; ++k)
       for (int l = 0; l < W; ++l) to[l * m + k] = lane<T, W>(x[k], l);

@@ -19,6 +19,7 @@ from geof.kernels import Neighbourhoods
 from geof.kernels.neighbourhood import NeighbourIndex, Piece, pieces_of
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.inputs import (
+    Remembered,
     SparseLinear,
     all_finite,
     as_neighbourhoods,
@@ -182,6 +183,7 @@ class GeoF(Recurrence):
         self.steps = steps
         self.outputs = outputs
         self.scale_features = scale_features
+        self._scaled: Remembered[Tensor] = Remembered()
         self.feature_dropout = feature_dropout
         self.recompute = recompute
         self.lift_gain = lift_gain
@@ -287,7 +289,7 @@ class GeoF(Recurrence):
     def initial_state(self, x: Tensor, signature: Tensor) -> CoupledState:
         r"""Return :math:`(\xi^0, Z^0)`, Eq. (3)."""
         if self.scale_features:
-            x = scale_rows(x)
+            x = self._scaled_rows(x)
         x = drop_features(x, self.feature_dropout, training=self.training)
         features: Tensor = self.feature_lift(x)
         # A non-finite feature always reaches its row of the narrow product, which is cheap to
@@ -304,6 +306,12 @@ class GeoF(Recurrence):
         if self.settings.atlas_initialisation:
             return CoupledState(features, self.atlas(self._structure(signature)))
         return CoupledState(features, self.identity_coordinates(x.size(0)))
+
+    def _scaled_rows(self, x: Tensor) -> Tensor:
+        """Return the scaled rows, those of the last pass if these are its features."""
+        if torch.compiler.is_compiling() or x.requires_grad or x.is_inference():
+            return scale_rows(x)
+        return self._scaled.of(x, (id(x), x._version), lambda: scale_rows(x))
 
     def __repr__(self) -> str:
         return (

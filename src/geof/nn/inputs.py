@@ -7,14 +7,17 @@ dense.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from geof.errors import DataError, DtypeError, ShapeError
 from geof.kernels import Neighbourhoods
+
+T = TypeVar("T")
 
 
 def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) -> None:
@@ -92,15 +95,100 @@ def as_neighbourhoods(edge_index: Tensor | Neighbourhoods, num_nodes: int) -> Ne
     return Neighbourhoods.from_edge_index(edge_index, num_nodes)
 
 
+class Remembered(Generic[T]):
+    """A value derived from a tensor, kept until another comes; neither copied nor saved."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._held: tuple[Tensor, T] | None = None
+
+    def of(self, tensor: Tensor, key: Hashable, build: Callable[[], T]) -> T:
+        """Return what ``build`` made for ``key``; ``tensor`` is what the key tells of.
+
+        It is held, so that another one cannot take its place in memory meanwhile.
+        """
+        if self._held is None or self._key != key:
+            self._key, self._held = key, (tensor, build())
+        return self._held[1]
+
+    def __reduce__(self) -> tuple[type[Remembered[T]], tuple[()]]:
+        return Remembered, ()
+
+
+class Columns(NamedTuple):
+    """The columns of a CSR matrix: the rows of its transpose.
+
+    Attributes:
+        pointer: ``(F + 1,)``, where each column's entries begin.
+        row: ``(nnz,)``, the rows they are in.
+        order: ``(nnz,)``, where the matrix has them.
+    """
+
+    pointer: Tensor
+    row: Tensor
+    order: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> Columns:
+        """Return the columns of a CSR matrix."""
+        index = x.col_indices()
+        order = index.argsort(stable=True)
+        counts = x.crow_indices().diff()
+        rows = torch.repeat_interleave(torch.arange(len(counts), device=index.device), counts)
+        pointer = index.new_zeros(x.size(1) + 1)
+        pointer[1:] = index.bincount(minlength=x.size(1)).cumsum(0)
+        return cls(pointer, rows[order], order)
+
+    def transposed(self, x: Tensor) -> Tensor:
+        """Return the transpose of the matrix these are the columns of."""
+        return torch.sparse_csr_tensor(
+            self.pointer,
+            self.row,
+            x.values()[self.order],
+            (x.size(1), x.size(0)),
+            check_invariants=False,
+        )
+
+
+class _SparseProduct(torch.autograd.Function):
+    """:math:`x W^T` whose backward knows the columns of ``x``: torch would sort them every time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, columns: Columns) -> Tensor:
+        ctx.x, ctx.columns = x, columns
+        product: Tensor = torch.sparse.mm(x, weight.t())
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
+        return None, torch.sparse.mm(ctx.columns.transposed(ctx.x), grad).t(), None
+
+
 class SparseLinear(nn.Linear):
     """A linear layer that also takes sparse rows, without making them dense."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self._columns: Remembered[Columns] = Remembered()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return :math:`x W^T + b`."""
         if x.layout == torch.strided:
             return super().forward(x)
-        product: Tensor = torch.sparse.mm(x, self.weight.t())
+        product = self._product(x)
         return product if self.bias is None else product + self.bias
+
+    def _product(self, x: Tensor) -> Tensor:
+        needs = torch.is_grad_enabled() and self.weight.requires_grad and not x.requires_grad
+        if x.layout != torch.sparse_csr or not needs or torch.compiler.is_compiling():
+            plain: Tensor = torch.sparse.mm(x, self.weight.t())
+            return plain
+        # Dropout changes the entries, not where they are.
+        index, pointer = x.col_indices(), x.crow_indices()
+        key = (index.data_ptr(), index._version, pointer.data_ptr(), pointer._version, x.shape)
+        columns = self._columns.of(index, key, lambda: Columns.of(x))
+        product: Tensor = _SparseProduct.apply(x, self.weight, columns)  # type: ignore[no-untyped-call]
+        return product
 
 
 @contextmanager

@@ -61,9 +61,7 @@ class FrameTransport(nn.Module):
         nn.init.eye_(self.message.weight)
         self.gate.reset_parameters()
 
-    def forward(
-        self, xi: Tensor, aggregate: Tensor, gate: Callable[..., Tensor] = gate
-    ) -> Tensor:
+    def forward(self, xi: Tensor, aggregate: Tensor, gate: Callable[..., Tensor] = gate) -> Tensor:
         """Return the gated state, Eq. (7); ``gate`` is a backend's."""
         # W_r [xi || agg] without the concatenation.
         own, other = self.gate.weight.split(xi.size(-1), dim=1)
@@ -167,9 +165,7 @@ class Recurrence(nn.Module):
         spec = step_spec(self.settings, self.schedule, number)
         evolution = self._evolution(signature, number)
         backend = self._backend_for(xi, spec.statistic)
-        result = backend.step(
-            xi, message, state.coordinates, edges, spec, evolution, trace=trace
-        )
+        result = backend.step(xi, message, state.coordinates, edges, spec, evolution, trace=trace)
         aggregate = result.aggregate.flatten(1)
         features = self.transport(state.features, aggregate, backend.gate)  # Eq. (7)
         following = CoupledState(features, result.coordinates)
