@@ -104,7 +104,7 @@ def test_metric_then_loss_then_the_earliest_epoch_decide():
     def chosen(*scores: tuple[float, float]) -> int:
         task, left = node_task(), iter((*scores, (0.0, 0.0)))  # the last one is the test part's
 
-        def evaluate(network, part):
+        def evaluate(network, part, *, brief=False):
             metric, loss = next(left)
             return Scores({"accuracy": metric}, loss)
 
@@ -205,7 +205,7 @@ def test_patience_stops_early():
 def test_validation_is_looked_at_when_asked_and_at_the_end():
     task, looks = node_task(), []
 
-    def evaluate(network, part):
+    def evaluate(network, part, *, brief=False):
         looks.append(part)
         return NodeTask.evaluate(task, network, part)
 
@@ -221,7 +221,7 @@ def test_validation_is_looked_at_when_asked_and_at_the_end():
 def test_the_test_part_is_not_read_unless_asked(tmp_path):
     task, looks = node_task(), []
 
-    def evaluate(network, part):
+    def evaluate(network, part, *, brief=False):
         looks.append(part)
         return NodeTask.evaluate(task, network, part)
 

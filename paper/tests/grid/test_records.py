@@ -74,9 +74,9 @@ def test_finished_cells_are_not_run_again(tiny, tmp_path):
 
 
 def test_options_tried_out_do_not_read_the_test_part(tiny, tmp_path, monkeypatch):
-    def evaluate(self, network, part):
+    def evaluate(self, network, part, *, brief=False):
         assert part == "validation"
-        return original(self, network, part)
+        return original(self, network, part, brief=brief)
 
     original = NodeTask.evaluate
     monkeypatch.setattr("geof.training.tasks.NodeTask.evaluate", evaluate)

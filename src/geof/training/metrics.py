@@ -77,6 +77,12 @@ HITS_AT = (20, 50, 100)
 """The K of the Hits@K that link prediction reports."""
 
 
+def link_auc(positive: Tensor, negative: Tensor) -> float:
+    """ROC-AUC of positive against negative pairs by their logits, in percent."""
+    labels = torch.arange(len(positive) + len(negative)) < len(positive)
+    return roc_auc(torch.cat([positive, negative]), labels)
+
+
 def link_metrics(positive: Tensor, negative: Tensor) -> dict[str, float]:
     """Score positive and negative pairs by their logits, in percent.
 
@@ -93,7 +99,7 @@ def link_metrics(positive: Tensor, negative: Tensor) -> dict[str, float]:
     above = len(ranked) - torch.searchsorted(ranked, scores[: len(positive)], right=True)
     not_below = len(ranked) - torch.searchsorted(ranked, scores[: len(positive)], right=False)
     metrics = {
-        "roc_auc": roc_auc(scores, labels),
+        "roc_auc": link_auc(positive, negative),
         "average_precision": 100.0 * float(average_precision_score(labels.numpy(), scores.numpy())),
         "mrr": 100.0 * float((1 / (1 + (above + not_below) / 2)).mean()),
     }

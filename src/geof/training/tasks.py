@@ -41,7 +41,15 @@ from geof.methods.interface import (
 )
 from geof.signature import StructuralSignature
 from geof.training.config import RunConfig, TrainingConfig
-from geof.training.metrics import accuracy, graph_loss, link_loss, link_metrics, node_loss, roc_auc
+from geof.training.metrics import (
+    accuracy,
+    graph_loss,
+    link_auc,
+    link_loss,
+    link_metrics,
+    node_loss,
+    roc_auc,
+)
 from geof.training.network import Network
 
 Part: TypeAlias = Literal["validation", "test"]
@@ -113,8 +121,8 @@ class Task(ABC):
         """Return what a method may look at after an epoch."""
 
     @abstractmethod
-    def evaluate(self, network: Network, part: Part) -> Scores:
-        """Score a held-out part."""
+    def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
+        """Score a held-out part, or with ``brief`` by the task's own metric alone."""
 
 
 class NodeTask(Task):
@@ -189,7 +197,7 @@ class NodeTask(Task):
         for batch in self.sampling.sampler.batches(epoch):
             yield self.sampling.inputs(batch), labels[batch.n_id], torch.arange(batch.batch_size)
 
-    def evaluate(self, network: Network, part: Part) -> Scores:
+    def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return accuracy and loss on the part's nodes."""
         nodes = self.split.validation if part == "validation" else self.split.test
         logits, labels = network(self.inputs), self.data.graph.y
@@ -285,7 +293,7 @@ class LinkTask(Task):
             batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
             yield self.sampling.inputs(batch), local
 
-    def evaluate(self, network: Network, part: Part) -> Scores:
+    def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
         split = self.split
         pairs = (split.validation, split.validation_negatives)
@@ -293,7 +301,12 @@ class LinkTask(Task):
             pairs = (split.test, split.test_negatives)
         logits = network(self.inputs, torch.cat(pairs, dim=1))
         positive, negative = logits[: pairs[0].size(1)], logits[pairs[0].size(1) :]
-        return Scores(link_metrics(positive, negative), link_loss(positive, negative).item())
+        metrics = (
+            {self.metric: link_auc(positive, negative)}
+            if brief
+            else link_metrics(positive, negative)
+        )
+        return Scores(metrics, link_loss(positive, negative).item())
 
 
 class GraphTask(Task):
@@ -375,7 +388,7 @@ class GraphTask(Task):
             pieces[-2:] = [torch.cat(pieces[-2:])]
         return pieces
 
-    def evaluate(self, network: Network, part: Part) -> Scores:
+    def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return accuracy (and ROC-AUC for two classes) and loss on the part's graphs."""
         chosen = self.split.validation if part == "validation" else self.split.test
         pieces = chosen.split(self.batch_size)

@@ -8,6 +8,7 @@ inside it run in a fixed order.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import sys
 import time
@@ -39,7 +40,7 @@ from geof.training.checkpoint import (
 from geof.training.config import SELECTION, RunConfig
 from geof.training.network import Network, bad_gradient, diagnose
 from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
-from geof.training.tasks import Scores, Task
+from geof.training.tasks import Part, Scores, Task
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,7 @@ class Trainer:
     def _train(self) -> Result:
         self._resume()
         with ExitStack() as stack:
+            stack.enter_context(_few_collections())
             hook = self.network.encoder.register_forward_pre_hook(self._remember_inputs)
             stack.callback(hook.remove)
             metrics = stack.enter_context(self._metrics_file())
@@ -265,7 +267,7 @@ class Trainer:
             if not pretext and isinstance(network.encoder, HasEpochEnd):
                 network.encoder.end_epoch(task.view(network, place))
             looks = not pretext and training.looks_at(place)
-            scores = self._evaluate("validation") if looks else None
+            scores = self._evaluate("validation", brief=True) if looks else None
             if scores is not None and not _finite(scores.loss):
                 raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
         except GeometryError as error:
@@ -312,9 +314,9 @@ class Trainer:
             progress.best = Best(score, report.epoch, weights)
 
     @torch.no_grad()
-    def _evaluate(self, part: str) -> Scores:
+    def _evaluate(self, part: Part, *, brief: bool = False) -> Scores:
         self.network.eval()
-        return self.task.evaluate(self.network, part)  # type: ignore[arg-type]
+        return self.task.evaluate(self.network, part, brief=brief)
 
     def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         self._inputs = arguments[0]
@@ -431,6 +433,17 @@ def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
         memory.fill_uninitialized_memory = filling
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Keep the garbage collector from walking over all imported modules again and again."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _finite(value: float) -> bool:
