@@ -125,7 +125,7 @@ class GeoF(Recurrence):
         target_mix: float = 0.5,
         correction_strength: float = 0.1,
         correction_rank: int = 4,
-        controller_channels: int = 64,
+        controller_channels: int = 8,
         spectral_floor: float = 1.0,
         offdiagonal_bound: float = 2.0,
         log_scale_bounds: tuple[float, float] = (-5.0, 5.0),

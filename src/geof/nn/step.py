@@ -301,7 +301,7 @@ class GeoFConv(Recurrence):
         signature_channels: int = 0,
         blocks: int = 8,
         correction_rank: int = 4,
-        controller_channels: int = 64,
+        controller_channels: int = 8,
         backend: str = "auto",
         **settings: Any,
     ) -> None:
