@@ -194,3 +194,72 @@ def test_progress_is_live_on_a_terminal_plain_elsewhere_and_none_when_quiet():
             time.sleep(0.3)  # a live line is drawn some ten times a second
         assert ("Computers: preparing" in text.getvalue()) is shown
         assert ("\x1b[" in text.getvalue()) is (terminal and not quiet)
+
+
+def test_whole_runs_are_measured_alone_and_side_by_side(tmp_path, capsys, monkeypatch):
+    from geof_paper.bench import training
+
+    seen = []
+
+    def here(work, config, *, threads, say, seconds=None):
+        seen.append(threads)
+        return training.Pace(0.5, 10.0, 0.9, config.training.epochs)
+
+    monkeypatch.setattr(training, "in_fresh_process", here)
+    path = tmp_path / "rows.json"
+    arguments = ["--training", "node:CiteSeer", "--threads", "2", "--json", str(path), "--quiet"]
+    assert cli.main(["bench", *arguments]) == 0
+    alone, beside = json.loads(path.read_text())
+    assert seen == [2, 1, 1]
+    assert (alone["workers"], alone["threads"], beside["workers"]) == (1, 2, 2)
+    assert (alone["epochs_per_minute"], beside["epochs_per_minute"]) == (120, 240)
+    epochs = 30  # of the preset
+    assert beside["runs_per_hour"] == pytest.approx(2 * 3600 / (10 + epochs * 0.5))
+    assert "node:CiteSeer" in capsys.readouterr().out
+
+
+def test_a_pace_is_that_of_training(monkeypatch):
+    """Few epochs, the test part unread, nothing left behind in the classes that are timed."""
+    import torch
+
+    from geof.data import NodeGraph, digits_graph
+    from geof.training import RunConfig, Trainer
+    from geof.training.network import Network
+    from geof_paper.bench import training
+
+    digits = NodeGraph("CiteSeer", digits_graph(), tuple("0123456789"))
+    monkeypatch.setattr("geof.data.sources.read_data", lambda *given: (digits, None))
+    monkeypatch.setattr(training, "EPOCHS", 3)
+    parts = []
+    evaluate = Trainer._evaluate
+
+    def look(self, part, **options):
+        parts.append(part)
+        return evaluate(self, part, **options)
+
+    monkeypatch.setattr(Trainer, "_evaluate", look)
+    before = Network.forward, torch.Tensor.backward, torch.optim.Adam.step
+    config = RunConfig.parse({"task": "node", "method": "gcn", "data": {"dataset": "CiteSeer"}})
+    pace = training.run_pace(config, say=print)
+    assert parts == ["validation"] * 3
+    assert pace.epochs == config.training.epochs
+    assert 0 < pace.inside < 1
+    assert pace.seconds_per_epoch > 0 < pace.setup_seconds
+    assert (Network.forward, torch.Tensor.backward, torch.optim.Adam.step) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--training", "CiteSeer"], "Expected benchmarks as TASK:DATASET"),
+        (["--training", "node:CiteSer"], "Did you mean 'CiteSeer'?"),
+        (["--training", "--quick"], "Expected '--training' or '--quick'"),
+    ],
+)
+def test_refusals_of_whole_runs(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("geof_paper.bench.processes.start_server", lambda: None)
+    monkeypatch.setattr(
+        "geof_paper.bench.training.in_fresh_process", lambda *a, **k: pytest.fail("worked")
+    )
+    assert cli.main(["bench", *arguments]) == 1
+    assert message in capsys.readouterr().err

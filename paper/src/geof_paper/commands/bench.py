@@ -19,6 +19,7 @@ from geof_paper.bench.catalogue import (
     QUICK_WORKLOADS,
     WORKLOADS,
 )
+from geof_paper.bench.training import BENCHMARKS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +46,14 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         help=f"{' and '.join(QUICK_WORKLOADS)} in under a minute, without "
         f"{' and '.join(QUICK_LEAVES_OUT)}",
     )
+    parser.add_argument(
+        "--training",
+        nargs="*",
+        metavar="TASK:DATASET",
+        help="whole runs of geof train instead: epochs per minute, the share of time inside the "
+        "model, and runs per hour with one worker of all cores and with one per core (default: "
+        f"{', '.join(BENCHMARKS)}); --methods names what to train (default: geof)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     parser.add_argument(
         "--summary", type=Path, metavar="FILE", help="write machine, growth exponents and roofline"
@@ -67,6 +76,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write what is finished after every workload, print the tables."""
+    if options.training is not None:
+        return _run_training(options)
     started = time.monotonic()
     from geof_paper.bench.catalogue import choose_workloads
     from geof_paper.bench.processes import start_server
@@ -89,6 +100,54 @@ def run(options: argparse.Namespace) -> int:
         if path is not None:
             console.print(f"Written: {path.resolve()}", soft_wrap=True)
     return 1 if any(row.status == "failed" for row in rows) else 0
+
+
+def _run_training(options: argparse.Namespace) -> int:
+    """Measure whole runs and print them."""
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from geof.errors import ConfigError
+    from geof.io import write_json
+    from geof_paper.bench.processes import start_server
+    from geof_paper.bench.training import measure_training
+
+    for name in ("quick", "workloads", "summary"):
+        if getattr(options, name):
+            raise ConfigError(f"Expected '--training' or '--{name}' (got both).")
+    start_server()
+    console = Console(highlight=False, markup=False)
+    table = Table(title="Whole runs")
+    table.add_column("benchmark", no_wrap=True)
+    for name in ("method", "workers x threads"):
+        table.add_column(name)
+    for name in ("epochs/min", "inside", "runs/hour"):
+        table.add_column(name, justify="right")
+    rows = []
+    with _progress(console, quiet=options.quiet) as say:
+        for method in options.methods or ["geof"]:
+            for row in measure_training(
+                options.training,
+                method,
+                data_root=str(options.data_root) if options.data_root else None,
+                cores=options.threads or os.cpu_count() or 1,
+                say=say,
+            ):
+                rows.append(row)
+                if options.json is not None:
+                    write_json(options.json, [asdict(row) for row in rows])
+                table.add_row(
+                    row.benchmark,
+                    f"{row.method} ({row.preset})",
+                    f"{row.workers} x {row.threads}",
+                    f"{row.epochs_per_minute:.1f}",
+                    f"{row.inside:.1%}",
+                    f"{row.runs_per_hour:.1f}",
+                )
+    console.print(table)
+    return 0
 
 
 def _build(
