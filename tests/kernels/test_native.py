@@ -697,7 +697,7 @@ def test_a_second_derivative_is_refused_not_invented():
     x.requires_grad_()
     output = build_geof("native", 2, 4)(x, edge_index, u)
     (gradient,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="no autograd formula"):
+    with pytest.raises(RuntimeError, match="no autograd formula|differentiate twice"):
         torch.autograd.grad(gradient.square().sum(), x)
 
 

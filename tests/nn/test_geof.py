@@ -51,9 +51,9 @@ def test_parameters_have_the_documented_names_and_shapes():
         "transport.message.weight": (12, 12),
         "transport.gate.weight": (12, 24),
         "transport.gate.bias": (12,),
-        "controller.hidden.weight": (64, 11),
-        "controller.hidden.bias": (64,),
-        "controller.output.weight": (20, 64),
+        "controller.hidden.weight": (8, 11),
+        "controller.hidden.bias": (8,),
+        "controller.output.weight": (20, 8),
         "controller.output.bias": (20,),
     }
 

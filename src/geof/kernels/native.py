@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
 from geof.kernels.library import Evolve, fill
@@ -30,8 +31,10 @@ from geof.kernels.native_arguments import (
     dense_like,
     edge_plan,
     feedback_arguments,
+    is_plain,
     lanes_like,
     moment_arguments,
+    operator,
     report,
     step_options,
 )
@@ -69,15 +72,13 @@ def native_fused_step(
     evolution: Evolution,
 ) -> tuple[Tensor, Tensor]:
     """Return the aggregate and the next coordinates; target and correction never exist whole."""
-    aggregate, following, *_ = _step(
-        _lanes(coords),
-        xi,
-        message,
-        edge_plan(edges),
-        edges.active,
-        _used_maps(evolution.controller, xi.size(-1)),
-        *step_options(spec, evolution).pack(),
-    )
+    z, plan = _lanes(coords), edge_plan(edges)
+    maps = _used_maps(evolution.controller, xi.size(-1))
+    options = step_options(spec, evolution).pack()
+    if is_plain(z, xi, message, *maps):
+        aggregate, following = _Step.apply(plan, edges.active, options, z, xi, message, *maps)  # type: ignore[no-untyped-call]
+    else:
+        aggregate, following, *_ = _step(z, xi, message, plan, edges.active, maps, *options)
     return aggregate, following.transpose(1, 2)
 
 
@@ -156,8 +157,7 @@ def _take_buffer(size: int) -> Tensor:
 # --- One step: frames, edge moments, feedback, controller, update -------------------------------
 
 
-@torch.library.custom_op("geof::native_step", mutates_args=())
-def _step(
+def _run_step(
     z: Tensor,
     x: Tensor,
     message: Tensor,
@@ -185,6 +185,7 @@ def _step(
     return made
 
 
+_step = operator("geof::native_step", _run_step)
 _step.register_fake(
     lambda z, x, message, plan, active, maps, integers, numbers: _outputs_like(z, x, plan)
 )
@@ -198,8 +199,7 @@ def _outputs_like(
     return dense_like(x), dense_like(z), weight, lanes_like(x), lanes_like(x)
 
 
-@torch.library.custom_op("geof::native_step_backward", mutates_args=())
-def _step_backward(
+def _run_step_backward(
     grad_aggregate: Tensor,
     grad_following: Tensor,
     z: Tensor,
@@ -262,6 +262,7 @@ def _step_backward(
     return grads
 
 
+_step_backward = operator("geof::native_step_backward", _run_step_backward)
 _step_backward.register_fake(
     lambda grad_aggregate, grad_following, z, x, message, plan, maps, made, integers, numbers: [
         dense_like(tensor) for tensor in (z, x, message, *maps)
@@ -313,18 +314,48 @@ def _gradients(
 ) -> tuple[Any, ...]:
     saved = iter(ctx.saved_tensors)
     (z, x, message), plan, maps, made = ([next(saved) for _ in range(k)] for k in ctx.sizes)
-    grads = _step_backward(
-        torch.zeros_like(x) if grad_aggregate is None else grad_aggregate,
-        torch.zeros_like(z) if grad_following is None else grad_following,
-        z,
-        x,
-        message,
-        plan,
-        maps,
-        made,
-        *ctx.options,
-    )
+    given = _materialised(grad_aggregate, grad_following, z, x)
+    grads = _step_backward(*given, z, x, message, plan, maps, made, *ctx.options)
     return *grads[:3], [None for _ in plan], None, grads[3:], None, None
 
 
+def _materialised(
+    grad_aggregate: Tensor | None, grad_following: Tensor | None, z: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    return (
+        torch.zeros_like(x) if grad_aggregate is None else grad_aggregate,
+        torch.zeros_like(z) if grad_following is None else grad_following,
+    )
+
+
 _step.register_autograd(_gradients, setup_context=_save)
+
+
+class _Step(torch.autograd.Function):
+    """The same for eager code."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        plan: Sequence[Tensor],
+        active: Tensor | None,
+        options: tuple[list[int], list[float]],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        z, x, message, *maps = tensors
+        made = _run_step(z, x, message, plan, active, maps, *options)
+        ctx.plan, ctx.options, ctx.count = plan, options, len(tensors)
+        ctx.save_for_backward(*tensors, *made)
+        ctx.set_materialize_grads(False)
+        return made[:2]
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        (z, x, message, *maps), made = saved[: ctx.count], saved[ctx.count :]
+        given = _materialised(grad_aggregate, grad_following, z, x)
+        grads = _run_step_backward(*given, z, x, message, ctx.plan, maps, made, *ctx.options)
+        return None, None, None, *grads

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from geof.kernels.library import Frames, Gate, fill
 from geof.kernels.native_arguments import (
@@ -23,8 +24,10 @@ from geof.kernels.native_arguments import (
     edge_plan,
     features_shape,
     feedback_arguments,
+    is_plain,
     lanes_like,
     moment_arguments,
+    operator,
     report,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
@@ -82,20 +85,20 @@ def _frames_gradients(ctx: Any, grad_h: Tensor, grad_y: Tensor) -> tuple[Tensor 
 apply_frames.register_autograd(_frames_gradients, setup_context=_save_frames)
 
 
-@torch.library.custom_op("geof::environment", mutates_args=())
 def environment(z: Tensor, x: Tensor) -> Tensor:
     r"""Return :math:`h = L \xi` as features."""
+    states: Tensor = (_Environment.apply if is_plain(z, x) else _environment_operator)(z, x)
+    return states
+
+
+def _run_environment(z: Tensor, x: Tensor) -> Tensor:
     z, x = dense(z, x)
     h = torch.empty_like(x)
     call("apply_frames", z, fill(Frames, shape=features_shape(x), z=z, x=x, h=h))
     return h
 
 
-environment.register_fake(lambda z, x: dense_like(x))
-
-
-@torch.library.custom_op("geof::environment_backward", mutates_args=())
-def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _run_environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     grad_h, z, x = dense(grad_h, z, x)
     grad_z, grad_x = dense_like(z), dense_like(x)
     arguments = fill(
@@ -105,6 +108,21 @@ def _environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor,
     return grad_z, grad_x
 
 
+class _Environment(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(z, x)
+        return _run_environment(z, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor, Tensor]:
+        return _run_environment_backward(grad_h, *ctx.saved_tensors)
+
+
+_environment_operator = operator("geof::environment", _run_environment)
+_environment_operator.register_fake(lambda z, x: dense_like(x))
+_environment_backward = operator("geof::environment_backward", _run_environment_backward)
 _environment_backward.register_fake(lambda grad_h, z, x: (dense_like(z), dense_like(x)))
 
 
@@ -117,7 +135,7 @@ def _environment_gradients(ctx: Any, grad_h: Tensor) -> tuple[Tensor, ...]:
     return gradients
 
 
-environment.register_autograd(_environment_gradients, setup_context=_save_inputs)
+_environment_operator.register_autograd(_environment_gradients, setup_context=_save_inputs)
 
 
 # --- edge_moments -------------------------------------------------------------------------------
@@ -385,20 +403,21 @@ feedback_target.register_autograd(_feedback_gradients, setup_context=_save_feedb
 # --- gate: the next state, Eq. (7) --------------------------------------------------------------
 
 
-@torch.library.custom_op("geof::gate", mutates_args=())
 def gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
     r"""Return :math:`\xi + \sigma(pre) \odot (\bar\xi - \xi)`, entry by entry."""
+    gated = _Gate.apply if is_plain(pre, x, aggregate) else _gate_operator
+    following: Tensor = gated(pre, x, aggregate)
+    return following
+
+
+def _run_gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
     pre, x, aggregate = dense(pre, x, aggregate)
     out = dense_like(x)
     _call_gate("gate", pre, x, aggregate, out=out)
     return out
 
 
-gate.register_fake(lambda pre, x, aggregate: dense_like(x))
-
-
-@torch.library.custom_op("geof::gate_backward", mutates_args=())
-def _gate_backward(
+def _run_gate_backward(
     grad_out: Tensor, pre: Tensor, x: Tensor, aggregate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_out, pre, x, aggregate = dense(grad_out, pre, x, aggregate)
@@ -407,11 +426,6 @@ def _gate_backward(
     made = dict(zip(names, grads, strict=True))
     _call_gate("gate_backward", pre, x, aggregate, grad_out=grad_out, **made)
     return grads
-
-
-_gate_backward.register_fake(
-    lambda grad_out, pre, x, aggregate: (dense_like(pre), dense_like(x), dense_like(aggregate))
-)
 
 
 def _call_gate(name: str, pre: Tensor, x: Tensor, aggregate: Tensor, **fields: Tensor) -> None:
@@ -428,9 +442,29 @@ def _call_gate(name: str, pre: Tensor, x: Tensor, aggregate: Tensor, **fields: T
     call(name, x, arguments)
 
 
+class _Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
+        ctx.save_for_backward(pre, x, aggregate)
+        return _run_gate(pre, x, aggregate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _run_gate_backward(grad_out, *ctx.saved_tensors)
+
+
+_gate_operator = operator("geof::gate", _run_gate)
+_gate_operator.register_fake(lambda pre, x, aggregate: dense_like(x))
+_gate_backward = operator("geof::gate_backward", _run_gate_backward)
+_gate_backward.register_fake(
+    lambda grad_out, pre, x, aggregate: (dense_like(pre), dense_like(x), dense_like(aggregate))
+)
+
+
 def _gate_gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor, ...]:
     gradients: tuple[Tensor, ...] = _gate_backward(grad_out, *ctx.saved_tensors)
     return gradients
 
 
-gate.register_autograd(_gate_gradients, setup_context=_save_inputs)
+_gate_operator.register_autograd(_gate_gradients, setup_context=_save_inputs)

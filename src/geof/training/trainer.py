@@ -226,6 +226,7 @@ class Trainer:
                 network.encoder.parameters(),
                 lr=before.learning_rate,
                 weight_decay=before.weight_decay,
+                fused=True,
             )
         if before.epochs and before.freeze:
             network.freeze_encoder()
@@ -234,6 +235,7 @@ class Trainer:
             [parameter for parameter in network.parameters() if parameter.requires_grad],
             lr=training.learning_rate,
             weight_decay=training.weight_decay,
+            fused=True,
         )
 
     def _is_over(self) -> bool:
