@@ -6,6 +6,7 @@ has its own memory, signals, output and exit code, as a command typed in a shell
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -44,12 +45,14 @@ class Commands:
         """Run a command to its end."""
         return self.start(*arguments, folder=folder).wait()
 
-    def start(self, *arguments: str | Path, folder: Path | None = None) -> Started:
-        """Start a command in ``folder``."""
+    def start(
+        self, *arguments: str | Path, folder: Path | None = None, save_seconds: float | None = None
+    ) -> Started:
+        """Start a command in ``folder``; let a run save its state every so many seconds."""
         output = Path(tempfile.mkdtemp(dir=self._outputs.name))
         words = [str(argument) for argument in arguments]
         request = {"words": words, "output": str(output), "folder": str(folder or output)}
-        return Started(self, self.ask(request), output)
+        return Started(self, self.ask({**request, "save_seconds": save_seconds}), output)
 
     def ask(self, request: dict[str, Any]) -> int:
         """Send a request to the server and return its answer."""
@@ -98,10 +101,14 @@ def _serve() -> None:
         print(answer, flush=True)
 
 
-def _become(words: list[str], output: str, folder: str) -> None:
+def _become(words: list[str], output: str, folder: str, save_seconds: float | None) -> None:
     """Run a command in a forked process, as if typed in ``folder``, and end."""
+    import geof.training
     from geof.cli import main
 
+    if save_seconds is not None:
+        watch: Any = geof.training.Watch
+        geof.training.Watch = functools.partial(watch, save_seconds=save_seconds)  # type: ignore
     flags = os.O_WRONLY | os.O_CREAT
     for name, number in (("out", 1), ("err", 2)):
         os.dup2(os.open(os.path.join(output, name), flags), number)

@@ -42,7 +42,7 @@ def covariance_accuracy(feedback: str) -> float:
         return readout(model(graph.x, graph.edge_index, signature))
 
     parts = nn.ModuleList([model, readout])
-    train(parts, lambda: node_loss(logits(), graph.y, split.train), 160, rate=5e-2)
+    train(parts, lambda: node_loss(logits(), graph.y, split.train), 80, rate=5e-2)
     with torch.no_grad():
         return accuracy(logits()[split.test], graph.y[split.test])
 
