@@ -314,6 +314,7 @@ def test_names(capsys):
     assert all(name in said for name in (*TRAINED, *COMPUTED))
 
 
+BOTH_CORES = pytest.mark.xdist_group("grids")  # one at a time
 REAL = pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="needs GEOF_DATA")
 GRID = ("second-order", "--datasets", "CiteSeer", "--methods", "gcn", "--splits", "0-1")
 
@@ -347,11 +348,18 @@ def wait_for_epochs(folder: Path, least: int, runs: int = 1) -> None:
 
 
 @REAL
+@BOTH_CORES
 @pytest.mark.slow
-def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path):
+def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path, monkeypatch):
+    """It goes on in this process: one that imports everything would tell no more."""
+
+    def finish(folder: Path) -> None:
+        monkeypatch.chdir(folder)
+        assert main(["reproduce", *GRID]) == 0
+
     whole = tmp_path / "whole"
     whole.mkdir()
-    assert start(whole).wait(timeout=300) == 0
+    finish(whole)
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
         folder = tmp_path / number.name
         folder.mkdir()
@@ -367,29 +375,33 @@ def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path):
         for path in folder.glob("runs/results/*/*"):
             assert (path / "training_state.safetensors").exists()
         assert not (folder / "reproduced").exists()
-        assert start(folder, "--workers", "2").wait(timeout=300) == 0
+        finish(folder)
         for name in ("table.csv", "table.json", "table.md", "table.tex"):
             path = Path("reproduced/second-order", name)
             assert (folder / path).read_bytes() == (whole / path).read_bytes()
 
 
 @REAL
+@BOTH_CORES
 @pytest.mark.slow
-def test_a_grid_on_ray_survives_a_killed_worker(tmp_path):
+def test_a_grid_on_ray_survives_a_killed_worker(tmp_path, monkeypatch, capsys):
     pytest.importorskip("ray")
     process = start(tmp_path, "--ray", "--workers", "2")
     wait_for_epochs(tmp_path, least=3)
     os.kill(_a_ray_worker(), signal.SIGKILL)
     out = process.communicate(timeout=400)[0]
     assert process.returncode == 0, out
-    again = start(tmp_path, "--out", "again")
-    assert again.wait(timeout=300) == 0  # every cell is there: only the table is written
-    assert "split" not in again.stdout.read().replace("splits", "")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    # Every cell is there: only the table is written.
+    assert main(["reproduce", *GRID, "--out", "again"]) == 0
+    assert "split" not in capsys.readouterr().out.replace("splits", "")
     path = Path("second-order/table.csv")
     assert (tmp_path / "again" / path).read_bytes() == (tmp_path / "reproduced" / path).read_bytes()
 
 
 @REAL
+@BOTH_CORES
 @pytest.mark.slow
 def test_a_grid_on_ray_saves_when_it_is_asked_to_end(tmp_path):
     pytest.importorskip("ray")
