@@ -54,6 +54,13 @@ class Commands:
         request = {"words": words, "output": str(output), "folder": str(folder or output)}
         return Started(self, self.ask({**request, "save_seconds": save_seconds}), output)
 
+    def python(self, code: str, *arguments: str | Path) -> Started:
+        """Start ``code`` as ``python -c`` does, with all the imports there already."""
+        output = Path(tempfile.mkdtemp(dir=self._outputs.name))
+        words = ["-c", *map(str, arguments)]
+        request = {"words": words, "output": str(output), "folder": str(output), "code": code}
+        return Started(self, self.ask(request), output)
+
     def ask(self, request: dict[str, Any]) -> int:
         """Send a request to the server and return its answer."""
         assert self._server.stdin is not None
@@ -101,29 +108,45 @@ def _serve() -> None:
         print(answer, flush=True)
 
 
-def _become(words: list[str], output: str, folder: str, save_seconds: float | None) -> None:
-    """Run a command in a forked process, as if typed in ``folder``, and end."""
+def _become(
+    words: list[str],
+    output: str,
+    folder: str,
+    code: str | None = None,
+    save_seconds: float | None = None,
+) -> None:
+    """Run a command or code in a forked process, as if typed in ``folder``, and end."""
+    flags = os.O_WRONLY | os.O_CREAT
+    for name, number in (("out", 1), ("err", 2)):
+        os.dup2(os.open(os.path.join(output, name), flags), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(folder)
+    exit_code: Any = 1
+    try:
+        exit_code = _command(words, save_seconds) if code is None else _code(code, words)
+    except SystemExit as end:
+        exit_code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _command(words: list[str], save_seconds: float | None) -> int:
     import geof.training
     from geof.cli import main
 
     if save_seconds is not None:
         watch: Any = geof.training.Watch
         geof.training.Watch = functools.partial(watch, save_seconds=save_seconds)  # type: ignore
-    flags = os.O_WRONLY | os.O_CREAT
-    for name, number in (("out", 1), ("err", 2)):
-        os.dup2(os.open(os.path.join(output, name), flags), number)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.chdir(folder)
-    code: Any = 1
-    try:
-        code = main(words)
-    except SystemExit as end:
-        code = end.code or 0
-    except BaseException:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    return main(words)
+
+
+def _code(code: str, words: list[str]) -> int:
+    sys.argv = words
+    exec(code, {"__name__": "__main__"})
+    return 0
 
 
 if __name__ == "__main__":

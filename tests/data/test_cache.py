@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -176,37 +175,33 @@ def test_only_old_leftovers_of_killed_processes_are_removed(tmp_path):
     assert young.exists()
 
 
-# Forked from one process that has imported everything.
-RACERS = """
-import os, sys, time
+RACER = """
+import sys, time
 from pathlib import Path
 import torch
 from geof.data.cache import Entry, load_or_build
 
-folder, start = Path(sys.argv[1]), Path(sys.argv[2])
-other = os.fork()
-(start / str(os.getpid())).touch()
+folder, start, mine = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+(start / mine).touch()
 while len(list(start.iterdir())) < 2:
     time.sleep(0.0001)
 for i in range(60):
     build = lambda: Entry({"x": torch.full((200, 200), float(i))}, {"i": i})
     entry = load_or_build("kind", f"{i:032d}", build, folder)
     assert entry.metadata == {"i": i} and bool((entry.tensors["x"] == i).all())
-if other:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 """
 
 
-def test_two_processes_at_once_do_not_corrupt_it(tmp_path):
+def test_two_processes_at_once_do_not_corrupt_it(geof, tmp_path):
     folder, start = tmp_path / "cache", tmp_path / "start"
     start.mkdir()
     # Half of the entries are there but damaged: repairing races as well.
     for i in range(0, 60, 2):
         cache.publish(folder / "kind" / f"{i:032d}", an_entry())
         flip_a_byte(folder / "kind" / f"{i:032d}" / "tensors.safetensors")
-    racers = [sys.executable, "-c", RACERS, str(folder), str(start)]
-    done = subprocess.run(racers, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    racers = [geof.python(RACER, folder, start, name) for name in ("a", "b")]
+    done = [racer.wait() for racer in racers]
+    assert [racer.code for racer in done] == [0, 0], [racer.err for racer in done]
     assert len(files(folder)) == 120
     for i in range(60):
         entry = load_or_build("kind", f"{i:032d}", never, folder)

@@ -83,7 +83,10 @@ reference_on_forty_graphs = lru_cache(2)(partial(on_forty_graphs, "reference"))
 
 
 @pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("feedback", ["full", "mean", "diagonal", "none"])
+@pytest.mark.parametrize(
+    "feedback",
+    ["full", "none", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mean", "diagonal"))],
+)
 def test_float32_is_as_accurate_as_the_reference(backend, feedback):
     assert_no_less_accurate(
         on_forty_graphs(backend, feedback, torch.float32),
