@@ -6,7 +6,18 @@ import gc
 import os
 
 import pytest
-import torch
+
+# Threads that wait for each other do not spin for long: with a test process on every core they
+# would mostly wait for one that cannot run. OpenMP reads this once; processes that tests start do
+# not have it.
+SPINS = "GOMP_SPINCOUNT"
+given = {SPINS, "OMP_WAIT_POLICY"} & os.environ.keys()
+if not given:
+    os.environ[SPINS] = "1000"
+import torch  # noqa: E402
+
+if not given:
+    del os.environ[SPINS]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -284,13 +284,13 @@ def test_one_interruption_stops_after_the_epoch(source, monkeypatch, capsys):
     assert calls.count(going.absolute()) + calls.count(going) == 2
 
 
-def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(source):
+def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(source, geof):
     words = ["space.yaml", *source, "--splits", "0", "--trials", "3", "--workers", "1"]
     words += ["epochs=100", *QUICK, "--quiet"]
-    with started(*words, "--out", "S") as process:
-        wait_for_epochs("S", least=5, runs=1, finished=1)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    command = geof.start("sweep", *words, "--out", "S", folder=Path.cwd())
+    wait_for_epochs("S", least=5, runs=1, finished=1)
+    command.signal(signal.SIGKILL)
+    assert command.wait().code == -signal.SIGKILL
     assert states("S")[-1] == "RUNNING"
     done = {p: p.stat().st_mtime_ns for p in Path("S").glob("trials/*/*/result.json")}
     assert 1 <= len(done) <= 2

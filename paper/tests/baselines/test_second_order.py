@@ -323,6 +323,7 @@ class TestGCNWithSO(HostCase):
     refused = (*HostCase.refused, ({"normalise": "bach"}, "'normalise'.*Did you mean 'batch'"))
 
 
+@pytest.mark.slow
 class TestGINWithSO(HostCase):
     method = "gin-so"
     refused = TestGCNWithSO.refused
