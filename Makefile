@@ -29,9 +29,9 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-# A group is those that use all cores, or share what takes long to make.
+# A module's tests take turns: many of them use all cores, or share what takes long to make.
 test-slow: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope
 
 # Chromium is Debian's; one that is there already, or named by $CHROMIUM, is used instead.
 test-browser: $(VENV)/installed-dev

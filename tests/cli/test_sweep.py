@@ -23,7 +23,6 @@ from geof.training import Trainer, runs
 from geof.training.study import Study
 from tests.processes import marked, wait_for
 
-BOTH_CORES = pytest.mark.xdist_group("sweeps")  # one at a time
 QUICK = ["--method", "gcn", "options.hidden_channels=8", "options.num_layers=1"]
 GRID = "learning_rate: [0.1, 0.01]\noptions: {dropout: [0.0, 0.5]}\n"
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\noptions.dropout: [0.0, 0.5]\n"
@@ -303,7 +302,6 @@ def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(source, geof):
 
 
 @pytest.mark.slow
-@BOTH_CORES
 def test_two_workers_share_a_study(source, capfd):
     words = ["--sampler", "grid", "--splits", "0", "--workers", "2", "--out", "S", "epochs=2"]
     assert main(["sweep", "grid.yaml", *source, *words, *QUICK]) == 0
@@ -331,7 +329,6 @@ def test_workers_that_do_not_start_are_told_of(source, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@BOTH_CORES
 def test_a_killed_worker_costs_nothing(source):
     words = ["grid.yaml", *source, "--splits", "0", "--workers", "2", "--sampler", "grid"]
     words += ["epochs=600", "patience=null", *QUICK, "--quiet"]
@@ -348,7 +345,6 @@ def test_a_killed_worker_costs_nothing(source):
 
 
 @pytest.mark.slow
-@BOTH_CORES
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_reaches_every_worker(number, source, capfd):
     words = ["grid.yaml", *source, "--splits", "0,1", "--workers", "2", "--sampler", "grid"]
@@ -372,7 +368,6 @@ def test_an_interruption_reaches_every_worker(number, source, capfd):
 
 
 @pytest.mark.slow
-@BOTH_CORES
 def test_workers_outlive_a_killed_parent_by_an_epoch(source, capfd):
     words = ["grid.yaml", *source, "--splits", "0", "--workers", "2", "--sampler", "grid"]
     with started(*words, "--out", "S", "epochs=1500", "patience=null", *QUICK) as process:
@@ -426,7 +421,6 @@ register(Method("mine", Mine, revision=1))
 
 
 @pytest.mark.slow
-@BOTH_CORES
 def test_workers_know_a_method_of_your_own(source, capsys):
     Path("mine.py").write_text(PLUGIN)
     words = ["--method", "mine", "--plugin", "mine.py", "--preset", "none", "epochs=1"]

@@ -57,11 +57,7 @@ def compiler(tmp_path_factory) -> str:
     return found
 
 
-# What is compiled in a minute is used by the tests of one process.
-EVERY_LEVEL = [pytest.param(level, marks=pytest.mark.xdist_group(level)) for level in LEVELS]
-
-
-@pytest.fixture(scope="module", params=EVERY_LEVEL)
+@pytest.fixture(scope="module", params=LEVELS)
 def program(request, compiler, tmp_path_factory) -> Path:
     """Return the driver, compiled for an instruction set: the generic one and the best one."""
     library = find_library().library

@@ -314,7 +314,6 @@ def test_names(capsys):
     assert all(name in said for name in (*TRAINED, *COMPUTED))
 
 
-BOTH_CORES = pytest.mark.xdist_group("grids")  # one at a time
 REAL = pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="needs GEOF_DATA")
 GRID = ("second-order", "--datasets", "CiteSeer", "--methods", "gcn", "--splits", "0-1")
 
@@ -348,7 +347,6 @@ def wait_for_epochs(folder: Path, least: int, runs: int = 1) -> None:
 
 
 @REAL
-@BOTH_CORES
 @pytest.mark.slow
 def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path, monkeypatch):
     """It goes on in this process: one that imports everything would tell no more."""
@@ -382,7 +380,6 @@ def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path, 
 
 
 @REAL
-@BOTH_CORES
 @pytest.mark.slow
 def test_a_grid_on_ray_survives_a_killed_worker(tmp_path, monkeypatch, capsys):
     pytest.importorskip("ray")
@@ -401,7 +398,6 @@ def test_a_grid_on_ray_survives_a_killed_worker(tmp_path, monkeypatch, capsys):
 
 
 @REAL
-@BOTH_CORES
 @pytest.mark.slow
 def test_a_grid_on_ray_saves_when_it_is_asked_to_end(tmp_path):
     pytest.importorskip("ray")
