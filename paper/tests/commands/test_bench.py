@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 
 import pytest
 
@@ -45,6 +46,8 @@ def processes(request):
     """Measure in this process, and with more time as a user does."""
     if request.param == "here":
         request.getfixturevalue("here")
+    else:
+        forkserver._forkserver._stop()  # one that other tests started may not have the imports
 
 
 def test_help_names_the_workloads_and_does_not_import_torch():
