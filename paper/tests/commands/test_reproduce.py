@@ -392,7 +392,8 @@ def test_a_grid_on_ray_survives_a_killed_worker(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     # Every cell is there: only the table is written.
     assert main(["reproduce", *GRID, "--out", "again"]) == 0
-    assert "split" not in capsys.readouterr().out.replace("splits", "")
+    told = capsys.readouterr()
+    assert "split" not in (told.out + told.err).replace("splits", "")
     path = Path("second-order/table.csv")
     assert (tmp_path / "again" / path).read_bytes() == (tmp_path / "reproduced" / path).read_bytes()
 
