@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The number of test processes; each uses one thread.
 JOBS ?= 2
+# Tests start many processes: each would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-browser lint format types check clean
 
@@ -27,11 +29,9 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-test-slow: SHORT = paper/tests/baselines tests/methods paper/tests/test_documentation.py tests/test_documentation.py
+# A module's tests take turns: many of them use all cores, or share what takes long to make.
 test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m slow $(SHORT:%=--ignore %)
-	# Hundreds of short ones, one per method and dataset.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) $(SHORT)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope
 
 # Chromium is Debian's; one that is there already, or named by $CHROMIUM, is used instead.
 test-browser: $(VENV)/installed-dev

@@ -1,7 +1,8 @@
-"""One thread, derandomised hypothesis runs, and the random draws the tests share."""
+"""One thread, derandomised hypothesis runs, and the random draws and commands the tests share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from geof.geometry import AdmissibleBox, num_coordinates
 from geof.nn import CoupledState
+from tests.cli.commands import Commands
 
 torch.set_num_threads(1)
 settings.register_profile("geof", derandomize=True, deadline=None, max_examples=40)
@@ -54,3 +56,11 @@ class RandomState:
 def random_state() -> type[RandomState]:
     """Return the constructor: ``random_state(seed).normal(3, 2)``."""
     return RandomState
+
+
+@pytest.fixture(scope="session")
+def geof() -> Iterator[Commands]:
+    """Return what runs a command in a process of its own: ``geof("train", ...).code``."""
+    commands = Commands()
+    yield commands
+    commands.close()

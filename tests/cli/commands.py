@@ -6,6 +6,7 @@ has its own memory, signals, output and exit code, as a command typed in a shell
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -44,11 +45,20 @@ class Commands:
         """Run a command to its end."""
         return self.start(*arguments, folder=folder).wait()
 
-    def start(self, *arguments: str | Path, folder: Path | None = None) -> Started:
-        """Start a command in ``folder``."""
+    def start(
+        self, *arguments: str | Path, folder: Path | None = None, save_seconds: float | None = None
+    ) -> Started:
+        """Start a command in ``folder``; let a run save its state every so many seconds."""
         output = Path(tempfile.mkdtemp(dir=self._outputs.name))
         words = [str(argument) for argument in arguments]
         request = {"words": words, "output": str(output), "folder": str(folder or output)}
+        return Started(self, self.ask({**request, "save_seconds": save_seconds}), output)
+
+    def python(self, code: str, *arguments: str | Path) -> Started:
+        """Start ``code`` as ``python -c`` does, with all the imports there already."""
+        output = Path(tempfile.mkdtemp(dir=self._outputs.name))
+        words = ["-c", *map(str, arguments)]
+        request = {"words": words, "output": str(output), "folder": str(output), "code": code}
         return Started(self, self.ask(request), output)
 
     def ask(self, request: dict[str, Any]) -> int:
@@ -98,25 +108,45 @@ def _serve() -> None:
         print(answer, flush=True)
 
 
-def _become(words: list[str], output: str, folder: str) -> None:
-    """Run a command in a forked process, as if typed in ``folder``, and end."""
-    from geof.cli import main
-
+def _become(
+    words: list[str],
+    output: str,
+    folder: str,
+    code: str | None = None,
+    save_seconds: float | None = None,
+) -> None:
+    """Run a command or code in a forked process, as if typed in ``folder``, and end."""
     flags = os.O_WRONLY | os.O_CREAT
     for name, number in (("out", 1), ("err", 2)):
         os.dup2(os.open(os.path.join(output, name), flags), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
-    code: Any = 1
+    exit_code: Any = 1
     try:
-        code = main(words)
+        exit_code = _command(words, save_seconds) if code is None else _code(code, words)
     except SystemExit as end:
-        code = end.code or 0
+        exit_code = end.code or 0
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(exit_code)
+
+
+def _command(words: list[str], save_seconds: float | None) -> int:
+    import geof.training
+    from geof.cli import main
+
+    if save_seconds is not None:
+        watch: Any = geof.training.Watch
+        geof.training.Watch = functools.partial(watch, save_seconds=save_seconds)  # type: ignore
+    return main(words)
+
+
+def _code(code: str, words: list[str]) -> int:
+    sys.argv = words
+    exec(code, {"__name__": "__main__"})
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,30 +1,21 @@
-"""Small data of every kind, runs trained on them, and commands in processes of their own."""
+"""Small data of every kind, and runs trained on them."""
 
 from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from geof.cli import main
-from tests.cli.commands import Commands
 
 # Presets change with what was measured; the tests do not.
 PLAIN = ["--preset", "none"]
 SMALL = ["options.hidden_channels=8", "options.blocks=2", "options.controller_channels=8"]
 LOUD = [*PLAIN, "epochs=4", *SMALL]
 QUICK = ["--quiet", *LOUD]
-
-
-@pytest.fixture(scope="session")
-def geof() -> Iterator[Commands]:
-    """Return what runs a command in a process of its own: ``geof("train", ...).code``."""
-    commands = Commands()
-    yield commands
-    commands.close()
 
 
 @pytest.fixture

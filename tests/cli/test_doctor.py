@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,28 +11,13 @@ from geof.cli import doctor
 from geof.kernels import BACKENDS
 
 
-def examine(**environment: str) -> dict:
-    command = [sys.executable, "-m", "geof.cli", "doctor", "--json"]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
-
-
-def test_says_which_backend_and_why():
-    findings = examine()
+def test_says_which_backend_and_why(geof):
+    """Without kernels: see tests/kernels/test_native.py."""
+    findings = json.loads(geof("doctor", "--json").out)
     assert findings["backends"] == list(BACKENDS)
     assert findings["auto"] == ("native" if "native" in BACKENDS else "torch")
     assert findings["native kernels"] in findings["why"]
     assert findings["backends agree"] is True
-
-
-def test_says_so_when_there_are_no_kernels():
-    findings = examine(GEOF_KERNELS="off")
-    assert findings["auto"] == "torch"
-    assert findings["backends"] == ["reference", "torch"]
-    assert "switched off by GEOF_KERNELS=off" in findings["why"]
-    assert findings["native library"] is None
 
 
 def test_disagreement_is_an_exit_code(monkeypatch, capsys):

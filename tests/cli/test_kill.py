@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from geof.cli import main
+from tests.cli.commands import Commands, Started
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL and fork")
 
@@ -26,67 +24,6 @@ WORDS = [
     *("options.outputs=all", "signature.walk_length=3", "readout.dropout=0.2"),
 ]
 KINDS = ["node", "link", "graph", "node, sampled"]
-
-# Commands are forked from a process that has imported everything and computed nothing. They save
-# their state after every epoch instead of every ten seconds.
-SERVER = """
-import functools, json, os, sys
-import geof.cli.train, geof.training.predict, sklearn.metrics
-from geof.cli import main
-
-geof.training.Watch = functools.partial(geof.training.Watch, save_seconds=0)
-for line in sys.stdin:
-    process = os.fork()
-    if process == 0:
-        nowhere, code = os.open(os.devnull, os.O_RDWR), 1
-        for stream in range(3):
-            os.dup2(nowhere, stream)
-        try:
-            code = main(json.loads(line))
-        finally:
-            os._exit(code)
-    print(process, flush=True)
-    sys.stdin.readline()  # the number stays the command's until it is asked for
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-"""
-
-
-class Server:
-    """Runs one command at a time in a process of its own."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def start(self, *arguments: str | Path) -> int:
-        """Start a command and return its process's number."""
-        print(json.dumps([str(word) for word in arguments]), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-    def end(self) -> int:
-        """Wait for the command and return its exit code, negative after a signal."""
-        print(file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
-
-    def run(self, *arguments: str | Path) -> int:
-        self.start(*arguments)
-        return self.end()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 def source(kind: str, folder: Path) -> list[str]:
@@ -130,15 +67,24 @@ class Metrics:
             time.sleep(0.001)
 
 
-def killed(server: Server, arguments: list[str], run: Path, draw: random.Random) -> bool:
+def started(geof: Commands, arguments: list[str | Path]) -> Started:
+    """Start a command that saves its state after every epoch instead of every ten seconds."""
+    return geof.start(*arguments, save_seconds=0)
+
+
+def finished(geof: Commands, arguments: list[str | Path]) -> bool:
+    return started(geof, arguments).wait().code == 0
+
+
+def killed(geof: Commands, arguments: list[str | Path], run: Path, draw: random.Random) -> bool:
     """Start a command and kill it at a random moment; return whether it was still at work."""
     metrics, epoch = Metrics(run), draw.randrange(-1, EPOCHS)
-    process = server.start(*arguments)
+    command = started(geof, arguments)
     if epoch >= 0:
         metrics.wait_for(epoch)
     time.sleep(draw.uniform(0, 0.03))
-    os.kill(process, signal.SIGKILL)
-    return server.end() == -signal.SIGKILL
+    command.signal(signal.SIGKILL)
+    return command.wait().code == -signal.SIGKILL
 
 
 def remains(run: Path) -> dict[str, object]:
@@ -153,32 +99,32 @@ def remains(run: Path) -> dict[str, object]:
     [(kind, 2) for kind in ("node", "link", "graph")]
     + [pytest.param(kind, 20, marks=pytest.mark.slow) for kind in KINDS],
 )
-def test_killed_runs_end_with_the_same_bits(kind, moments, server, tmp_path):
+def test_killed_runs_end_with_the_same_bits(kind, moments, geof, tmp_path):
     flags, draw = ["train", *source(kind, tmp_path), "--out"], random.Random(kind)
-    assert server.run(*flags, tmp_path / "whole") == 0
+    assert finished(geof, [*flags, tmp_path / "whole"])
     whole, kills, runs = remains(tmp_path / "whole"), 0, 0
     while kills < moments:
         run = tmp_path / f"run {runs}"
-        while kills < moments and killed(server, [*flags, run], run, draw):
+        while kills < moments and killed(geof, [*flags, run], run, draw):
             kills += 1
-        assert server.run(*flags, run) == 0
+        assert finished(geof, [*flags, run])
         assert remains(run) == whole
         assert not list(run.glob("training_state*"))
         runs += 1
 
 
-def test_another_process_is_kept_out_until_the_first_is_dead(server, tmp_path, capsys):
+def test_another_process_is_kept_out_until_the_first_is_dead(geof, tmp_path, capsys):
     run = tmp_path / "run"
     arguments = ["train", *source("node", tmp_path), "--out", str(run)]
     metrics = Metrics(run)
-    process = server.start(*arguments)
+    command = started(geof, arguments)
     metrics.wait_for(1)
-    os.kill(process, signal.SIGSTOP)
+    command.signal(signal.SIGSTOP)
     before = (run / "metrics.jsonl").read_bytes()
     assert main(arguments) == 1
     assert "another run is at work there" in capsys.readouterr().err
     assert (run / "metrics.jsonl").read_bytes() == before
-    os.kill(process, signal.SIGKILL)
-    assert server.end() == -signal.SIGKILL
+    command.signal(signal.SIGKILL)
+    assert command.wait().code == -signal.SIGKILL
     assert not (run / "result.json").exists()
     assert main(arguments) == 0

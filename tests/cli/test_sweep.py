@@ -283,13 +283,13 @@ def test_one_interruption_stops_after_the_epoch(source, monkeypatch, capsys):
     assert calls.count(going.absolute()) + calls.count(going) == 2
 
 
-def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(source):
+def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(source, geof):
     words = ["space.yaml", *source, "--splits", "0", "--trials", "3", "--workers", "1"]
     words += ["epochs=100", *QUICK, "--quiet"]
-    with started(*words, "--out", "S") as process:
-        wait_for_epochs("S", least=5, runs=1, finished=1)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    command = geof.start("sweep", *words, "--out", "S", folder=Path.cwd())
+    wait_for_epochs("S", least=5, runs=1, finished=1)
+    command.signal(signal.SIGKILL)
+    assert command.wait().code == -signal.SIGKILL
     assert states("S")[-1] == "RUNNING"
     done = {p: p.stat().st_mtime_ns for p in Path("S").glob("trials/*/*/result.json")}
     assert 1 <= len(done) <= 2
@@ -340,7 +340,7 @@ def test_a_killed_worker_costs_nothing(source):
         os.kill(int(workers[0]), signal.SIGKILL)
         assert process.wait(timeout=300) == 0
     assert states("S") == ["COMPLETE"] * 4
-    assert main(["sweep", *words, "--out", "T"]) == 0
+    assert main(["sweep", *words, "--workers", "1", "--out", "T"]) == 0
     assert outcomes("S") == outcomes("T")
 
 
@@ -362,7 +362,7 @@ def test_an_interruption_reaches_every_worker(number, source, capfd):
     assert all(list(path.glob("training_state*")) for path in going)
     for path in Path("S/workers").glob("*.log"):
         assert "Traceback" not in path.read_text()
-    assert main(["sweep", "--resume", "S"]) == 0
+    assert main(["sweep", "--resume", "S", "--workers", "1"]) == 0
     assert sorted(states("S")) == ["COMPLETE"] * 4 + ["FAIL"] * interrupted
     assert len(rows("S")) == 4
 
@@ -370,7 +370,7 @@ def test_an_interruption_reaches_every_worker(number, source, capfd):
 @pytest.mark.slow
 def test_workers_outlive_a_killed_parent_by_an_epoch(source, capfd):
     words = ["grid.yaml", *source, "--splits", "0", "--workers", "2", "--sampler", "grid"]
-    with started(*words, "--out", "S", "epochs=3000", "patience=null", *QUICK) as process:
+    with started(*words, "--out", "S", "epochs=1500", "patience=null", *QUICK) as process:
         wait_for_epochs("S", least=5, runs=2)
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 
@@ -185,7 +184,7 @@ from geof.data.cache import Entry, load_or_build
 folder, start, mine = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 (start / mine).touch()
 while len(list(start.iterdir())) < 2:
-    time.sleep(0.001)
+    time.sleep(0.0001)
 for i in range(60):
     build = lambda: Entry({"x": torch.full((200, 200), float(i))}, {"i": i})
     entry = load_or_build("kind", f"{i:032d}", build, folder)
@@ -193,23 +192,16 @@ for i in range(60):
 """
 
 
-def test_two_processes_at_once_do_not_corrupt_it(tmp_path):
+def test_two_processes_at_once_do_not_corrupt_it(geof, tmp_path):
     folder, start = tmp_path / "cache", tmp_path / "start"
     start.mkdir()
     # Half of the entries are there but damaged: repairing races as well.
     for i in range(0, 60, 2):
         cache.publish(folder / "kind" / f"{i:032d}", an_entry())
         flip_a_byte(folder / "kind" / f"{i:032d}" / "tensors.safetensors")
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(folder), str(start), name],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("a", "b")
-    ]
-    errors = [racer.communicate(timeout=120)[1] for racer in racers]
-    assert [racer.returncode for racer in racers] == [0, 0], errors
+    racers = [geof.python(RACER, folder, start, name) for name in ("a", "b")]
+    done = [racer.wait() for racer in racers]
+    assert [racer.code for racer in done] == [0, 0], [racer.err for racer in done]
     assert len(files(folder)) == 120
     for i in range(60):
         entry = load_or_build("kind", f"{i:032d}", never, folder)

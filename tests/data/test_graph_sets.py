@@ -319,7 +319,10 @@ def test_a_missing_table_is_named(tmp_path):
 
 
 @needs_files
-@pytest.mark.parametrize("name", ["PROTEINS", "NCI1", "Mutagenicity"])
+@pytest.mark.parametrize(
+    "name",
+    ["PROTEINS", *(pytest.param(n, marks=pytest.mark.slow) for n in ("NCI1", "Mutagenicity"))],
+)
 def test_real_tu_sets_equal_those_of_pyg(name):
     from torch_geometric.io import read_tu_data
 
@@ -339,6 +342,7 @@ def test_real_tu_sets_equal_those_of_pyg(name):
 
 @needs_files
 @needs_rdkit
+@pytest.mark.slow
 def test_real_bbbp_names_its_eleven_unparsable_rows():
     loaded = load_graph_set(CATALOGUE["BBBP"], Path(REAL))
     assert len(loaded.graphs) + 11 == 2_050

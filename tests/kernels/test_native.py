@@ -847,8 +847,9 @@ def test_scratch_is_used_by_one_step_at_a_time():
 
 
 @needs_native
+@pytest.mark.slow
 def test_compiles_to_one_graph():
-    """The mean statistic; the full one, and other sizes, are compiled in tests/model."""
+    """The mean statistic; the full one, and other sizes, are compiled in tests/nn."""
     torch.manual_seed(0)
     model = GeoF(5, 32, signature_channels=3, steps=1, backend="native", feedback="mean")
     assert_compiles(model, [random_sample(0, dtype=torch.float32)])
@@ -892,10 +893,18 @@ def test_blocks_beyond_the_largest_work_by_themselves():
 
 
 CHILD = r"""
-import json, os, sys
+import contextlib, io, json, os, sys
 import torch, torch._dynamo  # imported once instead of in every child
 
 torch.set_num_threads(1)
+
+
+def examined():
+    from geof.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        assert main(["doctor", "--json"]) == 0
+    return json.loads(told.getvalue())
 
 
 def study(choice):
@@ -912,6 +921,8 @@ def study(choice):
             resolve_backend("native", 4)
         except ConfigError as error:
             result["refusal"] = str(error)
+        if choice == "off":
+            result["doctor"] = examined()
         return result
     result["level"] = find_library().library.level
     result["worst"], result["outputs"] = 0.0, []
@@ -991,6 +1002,14 @@ def test_kernels_can_be_switched_off(studies):
     assert "GEOF_KERNELS=off" in study["reason"]
     assert "switched off by GEOF_KERNELS=off" in study["refusal"]
     assert "backend='auto' or 'torch'" in study["refusal"]
+
+
+def test_the_doctor_says_so_when_kernels_are_switched_off(studies):
+    findings = studies["off"]["doctor"]
+    assert findings["auto"] == "torch"
+    assert findings["backends"] == ["reference", "torch"]
+    assert "switched off by GEOF_KERNELS=off" in findings["why"]
+    assert findings["native library"] is None
 
 
 def test_an_unknown_instruction_set_is_an_error(studies):

@@ -105,12 +105,12 @@ def test_a_plugin_that_is_none(text, message, tmp_path):
         load_plugin(tmp_path / "none.py")
 
 
-def command(*words: str | Path, folder: Path, path: Path | None = None) -> str:
+def command(*words: str | Path, folder: Path, path: Path) -> str:
     """Run a command in a fresh process and return what it prints."""
     done = subprocess.run(
         [sys.executable, "-m", "geof.cli", *map(str, words)],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(path or "")},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(path)},
         capture_output=True,
         text=True,
         check=False,
@@ -119,16 +119,17 @@ def command(*words: str | Path, folder: Path, path: Path | None = None) -> str:
     return done.stdout
 
 
-def test_a_single_file_trains_resumes_and_predicts(tmp_path):
+def test_a_single_file_trains_resumes_and_predicts(geof, tmp_path):
+    """Each command in a process that has not heard of the method."""
     plugin = ["--plugin", EXAMPLE / "single_file.py"]
     tables = [*write_tables(tmp_path), "--label", "kind"]
     words = ["--method", "mine", "--out", "run", "--quiet", "epochs=3", "options.width=8"]
-    command("train", *plugin, *tables, *words, folder=tmp_path)
+    assert geof("train", *plugin, *tables, *words, folder=tmp_path).code == 0
     about = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (about["run"]["method"], about["run"]["options"]) == ("mine", {"width": 8})
-    again = command("train", *plugin, "--resume", "run", "--json", folder=tmp_path)
-    assert json.loads(again)["method"] == "mine"
-    command("predict", "run", *plugin, "--out", "p.csv", folder=tmp_path)
+    again = geof("train", *plugin, "--resume", "run", "--json", folder=tmp_path)
+    assert json.loads(again.out)["method"] == "mine"
+    assert geof("predict", "run", *plugin, "--out", "p.csv", folder=tmp_path).code == 0
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 61
 
 

@@ -18,7 +18,7 @@ from torch_geometric.utils import from_networkx
 
 from geof import GeoF, GeoFConv
 from geof.geometry import log_determinant, metric_from_coordinates
-from geof.kernels import BACKENDS, Neighbourhoods
+from geof.kernels import BACKENDS, Neighbourhoods, resolve_backend
 from geof.nn.settings import VARIANTS, StepSettings
 from geof.testing import (
     assert_batch_equals_alone,
@@ -187,8 +187,11 @@ def test_sparse_features(layout):
 
 @pytest.mark.parametrize(
     "backend",
+    # What 'auto' chooses, and the others with more time.
     [
-        pytest.param(name, marks=pytest.mark.slow) if name == "reference" else name
+        name
+        if name == resolve_backend("auto", 4).name
+        else pytest.param(name, marks=pytest.mark.slow)
         for name in BACKEND_NAMES
     ],
 )

@@ -42,7 +42,7 @@ def covariance_accuracy(feedback: str) -> float:
         return readout(model(graph.x, graph.edge_index, signature))
 
     parts = nn.ModuleList([model, readout])
-    train(parts, lambda: node_loss(logits(), graph.y, split.train), 160, rate=5e-2)
+    train(parts, lambda: node_loss(logits(), graph.y, split.train), 80, rate=5e-2)
     with torch.no_grad():
         return accuracy(logits()[split.test], graph.y[split.test])
 
@@ -70,7 +70,7 @@ def test_overfits_twenty_nodes():
     train(
         nn.ModuleList([model, readout]),
         lambda: node_loss(readout(model(x, edge_index, u)), labels, everyone),
-        150,
+        100,
     )
     assert accuracy(readout(model(x, edge_index, u)), labels) == 100
 
@@ -87,7 +87,7 @@ def test_overfits_twenty_graphs():
         h = model(batch.x, batch.edge_index, batch.signature, batch.batch)
         return readout(h, batch.batch, batch.num_graphs)
 
-    train(nn.ModuleList([model, readout]), lambda: graph_loss(logits(), batch.y), 150)
+    train(nn.ModuleList([model, readout]), lambda: graph_loss(logits(), batch.y), 100)
     assert accuracy(logits(), batch.y) == 100
 
 
@@ -105,6 +105,6 @@ def test_overfits_twenty_links():
         h = model(x, edge_index, u)
         return readout(h, positive), readout(h, negative)
 
-    train(nn.ModuleList([model, readout]), lambda: link_loss(*logits()), 250)
+    train(nn.ModuleList([model, readout]), lambda: link_loss(*logits()), 140)
     yes, no = logits()
     assert float(yes.min()) > 0 > float(no.max())

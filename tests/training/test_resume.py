@@ -104,7 +104,11 @@ def tear(out: Path, draw: random.Random) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=pytest.mark.slow) if k == "link, sampled" else k for k in KINDS],
+    # Batches of graphs and of samples have the most to remember; see also tests/cli/test_kill.py.
+    [
+        k if k in ("graph", "node, sampled") else pytest.param(k, marks=pytest.mark.slow)
+        for k in KINDS
+    ],
 )
 def test_twenty_random_kills_leave_no_trace(kind, machine, tmp_path):
     task, draw = KINDS[kind](), random.Random(kind)

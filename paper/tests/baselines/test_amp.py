@@ -386,6 +386,8 @@ READOUT_RANGES = (
 class TestAMP(MethodTestCase):
     method = "amp"
     options = {"hidden_channels": 6}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = (
         {},
         {"convolution": "gin", "filter": "inputs", "depth": 8.0},

@@ -312,6 +312,8 @@ def test_dropout_follows_every_layer_but_the_last():
 class TestARGNN(MethodTestCase):
     method = "argnn"
     options = {"hidden_channels": 6, "metric_channels": 4}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = ({}, {"ricci_penalty": 0.3}, {"penalties": "paper", "homophily": 0.8})
     refused = (
         ({"hidden_channels": 0}, "'hidden_channels'"),

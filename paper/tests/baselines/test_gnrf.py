@@ -284,6 +284,8 @@ def test_directed_edges_lead_from_source_to_target():
 class TestGNRF(MethodTestCase):
     method = "gnrf"
     options = {"hidden_channels": 6}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = ABLATIONS
     undrawn = ("field.weight",)
     alike_tolerance = 1e-4  # velocities are scaled to length one, see test_agreeing_neighbours...

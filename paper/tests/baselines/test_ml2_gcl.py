@@ -250,6 +250,8 @@ def test_the_pretext_brings_camps_together_without_labels(anchors):
 class TestML2GCL(MethodTestCase):
     method = "ml2-gcl"
     options = {"hidden_channels": 6, "binarise": False}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = (
         {"binarise": True},
         {"scale_features": True},

@@ -291,6 +291,8 @@ def test_the_statistic_changes_the_result_and_only_along_edges(host):
 
 class HostCase(MethodTestCase):
     options = {"hidden_channels": 6, "blocks": 2, "rank": 4, "temperature": 5.0}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = ({}, {"use_signature": True, "outputs": "all"})
     refused = (
         ({"hidden_channels": 0}, "'hidden_channels'"),
@@ -323,6 +325,7 @@ class TestGCNWithSO(HostCase):
     refused = (*HostCase.refused, ({"normalise": "bach"}, "'normalise'.*Did you mean 'batch'"))
 
 
+@pytest.mark.slow
 class TestGINWithSO(HostCase):
     method = "gin-so"
     refused = TestGCNWithSO.refused

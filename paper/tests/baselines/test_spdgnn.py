@@ -213,6 +213,8 @@ def test_links_use_it_unless_told_otherwise():
 class TestSPDGNN(MethodTestCase):
     method = "spdgnn"
     options = {"matrix_size": 4}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = ({}, {"out_size": 3, "norm": "batch"}, {"factorisation": "cholesky"})
     refused = (
         ({"matrix_size": 0}, "'matrix_size'"),

@@ -277,6 +277,8 @@ def test_only_the_tasks_one_graph_goes_to_the_cache():
 class TestWaveGC(MethodTestCase):
     method = "wavegc"
     options = {"hidden_channels": 8}
+    # Few epochs do as a rule; if not, as many as for every method.
+    learning = ((0.01, 25), *MethodTestCase.learning)
     variants = (
         {},
         {"norm": "batch", "variant": "node"},

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from geof.errors import ConfigError
+from geof_paper.bench import processes
 from geof_paper.bench.processes import (
     FreshProcessError,
     TimeUpError,
@@ -45,8 +46,15 @@ def linger(*, say):
     time.sleep(60)
 
 
+@pytest.fixture(scope="module")
+def module_patch():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _server():
+def _server(module_patch):
+    module_patch.setattr(processes, "_WORK", "torch")  # all that the work here needs
     forkserver._forkserver._stop()  # one that other tests started may lack the setting
     start_server()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from multiprocessing import forkserver
 
 import pytest
 
@@ -18,7 +19,7 @@ from geof_paper.bench.catalogue import (
     choose_entries,
     choose_workloads,
 )
-from geof_paper.bench.processes import FreshProcessError
+from geof_paper.bench.processes import FreshProcessError, start_server
 from geof_paper.bench.run import Bench
 from geof_paper.bench.work import Peak
 
@@ -63,7 +64,15 @@ def finish(run: Bench):
     return {(row.dataset, row.entry.label): row for row in run.rows}
 
 
+@pytest.fixture
+def fresh_processes():
+    """A server that has the imports, which one that other tests started may not have."""
+    forkserver._forkserver._stop()
+    start_server()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("fresh_processes")
 def test_fresh_processes_time_and_weigh():
     said = []
     rows = finish(bench(workloads=[WORKLOADS["tiny-set"]], entries=[GCN], say=said.append))
@@ -97,6 +106,7 @@ def test_a_quick_run_comes_back_to_what_it_put_off_when_the_rest_is_done(in_this
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fresh_processes")
 def test_a_quick_run_out_of_time_leaves_the_rest_out_and_says_so():
     effort = replace(QUICK, seconds=0.1, total_seconds=0.0)
     rows = finish(bench(effort=effort, put_off=[TORCH]))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 
 import pytest
 
@@ -29,6 +30,26 @@ def short(monkeypatch):
         monkeypatch.setattr(catalogue, name, effort)
 
 
+def in_this_process(task, *arguments, threads, say, seconds=None):
+    """Stand in for :func:`in_fresh_process`: no server to wait for that imports everything."""
+    return task(*arguments, say=say)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr("geof_paper.bench.run.in_fresh_process", in_this_process)
+    monkeypatch.setattr("geof_paper.bench.processes.start_server", lambda: None)
+
+
+@pytest.fixture(params=["here", pytest.param("fresh processes", marks=pytest.mark.slow)])
+def processes(request):
+    """Measure in this process, and with more time as a user does."""
+    if request.param == "here":
+        request.getfixturevalue("here")
+    else:
+        forkserver._forkserver._stop()  # one that other tests started may not have the imports
+
+
 def test_help_names_the_workloads_and_does_not_import_torch():
     code = (
         "import sys, geof.cli\n"
@@ -40,7 +61,7 @@ def test_help_names_the_workloads_and_does_not_import_torch():
     assert shown.stdout.strip().endswith("False")
 
 
-def test_rows_summary_and_table_of_tiny_workloads(short, tmp_path, capsys, monkeypatch):
+def test_rows_summary_and_table_of_tiny_workloads(short, processes, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     rows_file, summary_file = tmp_path / "deep" / "rows.json", tmp_path / "summary.json"
     arguments = ["--workloads", "tiny", "tiny-set", "--models", "gcn", "gcn-csr", "geof-torch"]
@@ -72,7 +93,7 @@ def test_rows_summary_and_table_of_tiny_workloads(short, tmp_path, capsys, monke
         assert word in text
 
 
-def test_a_quick_run_says_what_it_leaves_out(short, tmp_path, capsys):
+def test_a_quick_run_says_what_it_leaves_out(short, here, tmp_path, capsys):
     path = tmp_path / "rows.json"
     arguments = ["--quick", "--workloads", "tiny", "--json", str(path), "--quiet", "--threads", "1"]
     assert cli.main(["bench", *arguments]) == 0
@@ -84,7 +105,7 @@ def test_a_quick_run_says_what_it_leaves_out(short, tmp_path, capsys):
     assert "preparing" not in text  # quiet
 
 
-def test_what_was_named_is_not_left_out_of_a_quick_run(short, tmp_path):
+def test_what_was_named_is_not_left_out_of_a_quick_run(short, here, tmp_path):
     path = tmp_path / "rows.json"
     arguments = ["--quick", "--workloads", "tiny", "--models", "gat", "--json", str(path)]
     assert cli.main(["bench", *arguments, "--quiet", "--threads", "1"]) == 0
@@ -93,13 +114,7 @@ def test_what_was_named_is_not_left_out_of_a_quick_run(short, tmp_path):
     assert row["ratio_to_gcn"] is None  # there is no GCN to compare with
 
 
-def test_methods_are_rows_with_their_preset(short, tmp_path, capsys, monkeypatch):
-    from geof_paper.bench import run
-
-    def here(task, *arguments, threads, say, seconds=None):
-        return task(*arguments, say=say)
-
-    monkeypatch.setattr(run, "in_fresh_process", here)
+def test_methods_are_rows_with_their_preset(short, here, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     path = tmp_path / "rows.json"
     arguments = ["--workloads", "tiny", "--models", "gcn", "hgcn", "sparrow", "--json", str(path)]
@@ -115,7 +130,7 @@ def test_methods_are_rows_with_their_preset(short, tmp_path, capsys, monkeypatch
     assert "hgcn: an epoch of its pretext" not in text
 
 
-def test_the_papers_six_are_chosen_with_the_fastest_geof(monkeypatch):
+def test_the_papers_six_are_chosen_with_the_fastest_geof(here, monkeypatch):
     from geof_paper.bench import run
 
     seen = []
@@ -136,7 +151,7 @@ def test_the_papers_six_are_chosen_with_the_fastest_geof(monkeypatch):
         (["--workloads", "tiny", "--json", "/proc/rows.json"], "Expected to write"),
     ],
 )
-def test_refusals(arguments, message, capsys, monkeypatch):
+def test_refusals(arguments, message, here, capsys, monkeypatch):
     monkeypatch.setattr(
         "geof_paper.bench.run.in_fresh_process", lambda *a, **k: pytest.fail("worked")
     )
@@ -144,16 +159,16 @@ def test_refusals(arguments, message, capsys, monkeypatch):
     assert message in capsys.readouterr().err
 
 
-def test_a_failed_entry_is_an_exit_code(short, tmp_path, monkeypatch, capsys):
+def test_a_failed_entry_is_an_exit_code(short, here, tmp_path, monkeypatch, capsys):
     from geof_paper.bench import run
     from geof_paper.bench.timing import Times
 
-    def here(task, *arguments, threads, say, seconds=None):
+    def broken(task, *arguments, threads, say, seconds=None):
         if task.__name__ == "measure_times":
             return {c: Times(error="ValueError: broken") for c in arguments[1]}
         return task(*arguments, say=say)
 
-    monkeypatch.setattr(run, "in_fresh_process", here)
+    monkeypatch.setattr(run, "in_fresh_process", broken)
     path = tmp_path / "rows.json"
     assert cli.main(["bench", "--workloads", "tiny", "--models", "gcn", "--json", str(path)]) == 1
     (row,) = json.loads(path.read_text())
