@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
 from geof.kernels.library import Evolve, fill
@@ -31,6 +30,7 @@ from geof.kernels.native_arguments import (
     dense_like,
     edge_plan,
     feedback_arguments,
+    first_order,
     is_plain,
     lanes_like,
     moment_arguments,
@@ -350,12 +350,12 @@ class _Step(torch.autograd.Function):
         return made[:2]
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         (z, x, message, *maps), made = saved[: ctx.count], saved[ctx.count :]
         given = _materialised(grad_aggregate, grad_following, z, x)
-        grads = _run_step_backward(*given, z, x, message, ctx.plan, maps, made, *ctx.options)
+        run = first_order(_run_step_backward, _step_backward)
+        grads = run(*given, z, x, message, list(ctx.plan), maps, list(made), *ctx.options)
         return None, None, None, *grads

@@ -219,6 +219,16 @@ def operator(name: str, function: Callable[..., Any]) -> Any:
     return torch.library.custom_op(name, function, mutates_args=())
 
 
+def first_order(function: Callable[..., Any], registered: Any) -> Callable[..., Any]:
+    """Return which of two backward passes to run: the function, or its operator.
+
+    The operator is for gradients that are to be differentiated again (``create_graph=True``): it
+    has no formula and says so, where a plain function would leave its share out in silence.
+    """
+    chosen: Callable[..., Any] = registered if torch.is_grad_enabled() else function
+    return chosen
+
+
 # --- Calls --------------------------------------------------------------------------------------
 
 

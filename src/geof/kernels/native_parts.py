@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from geof.kernels.library import Frames, Gate, fill
 from geof.kernels.native_arguments import (
@@ -24,6 +23,7 @@ from geof.kernels.native_arguments import (
     edge_plan,
     features_shape,
     feedback_arguments,
+    first_order,
     is_plain,
     lanes_like,
     moment_arguments,
@@ -115,9 +115,10 @@ class _Environment(torch.autograd.Function):
         return _run_environment(z, x)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_h: Tensor) -> tuple[Tensor, Tensor]:
-        return _run_environment_backward(grad_h, *ctx.saved_tensors)
+        run = first_order(_run_environment_backward, _environment_backward)
+        gradients: tuple[Tensor, Tensor] = run(grad_h, *ctx.saved_tensors)
+        return gradients
 
 
 _environment_operator = operator("geof::environment", _run_environment)
@@ -449,9 +450,10 @@ class _Gate(torch.autograd.Function):
         return _run_gate(pre, x, aggregate)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return _run_gate_backward(grad_out, *ctx.saved_tensors)
+        run = first_order(_run_gate_backward, _gate_backward)
+        gradients: tuple[Tensor, Tensor, Tensor] = run(grad_out, *ctx.saved_tensors)
+        return gradients
 
 
 _gate_operator = operator("geof::gate", _run_gate)
