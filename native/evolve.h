@@ -260,6 +260,7 @@ struct EvolveBackward : EvolveBase<T, W, M> {
       }
       Back::collect(e, begins[k], begins[k + 1], d, edges);
     }
+    give_back<T, kEdgeScratch>();
     if (s.H) collect(sums.data(), maps);
   }
 

@@ -1,7 +1,7 @@
 // Vectors whose lanes are blocks: one register holds one coordinate of W blocks.
 //
 // The compiler's vector extension is used throughout, so the same source serves every
-// instruction set; kernels.cpp is compiled once for each.
+// instruction set; geof.cpp is compiled once for each.
 #pragma once
 
 #include <cmath>
@@ -25,9 +25,12 @@ constexpr bool kUnrolled = false;
 constexpr bool kUnrolled = true;
 #endif
 
+template <int N>
+using Constant = std::integral_constant<int, N>;
+
 // A number known to the compiler, or for M = 0 one that is not.
 template <int M>
-using Count = std::conditional_t<(M > 0 && kUnrolled), std::integral_constant<int, M>, int>;
+using Count = std::conditional_t<(M > 0 && kUnrolled), Constant<M>, int>;
 
 template <int M>
 GEOF_INLINE Count<M> known(int m) {
@@ -39,8 +42,8 @@ GEOF_INLINE Count<M> known(int m) {
 }
 
 template <int N>
-GEOF_INLINE constexpr auto next(std::integral_constant<int, N>) {
-  return std::integral_constant<int, N + 1>{};
+GEOF_INLINE constexpr auto next(Constant<N>) {
+  return Constant<N + 1>{};
 }
 GEOF_INLINE constexpr int next(int n) { return n + 1; }
 
@@ -48,9 +51,9 @@ GEOF_INLINE constexpr int next(int n) { return n + 1; }
 // with a constant: then arrays over a block become registers. Compilers do not unroll nests of loops
 // over triangles by themselves.
 template <int N, class F>
-GEOF_INLINE void each(std::integral_constant<int, N>, const F& f) {
+GEOF_INLINE void each(Constant<N>, const F& f) {
   [&]<int... K>(std::integer_sequence<int, K...>) GEOF_LAMBDA {
-    (f(std::integral_constant<int, K>{}), ...);
+    (f(Constant<K>{}), ...);
   }(std::make_integer_sequence<int, N>{});
 }
 template <class F>
@@ -58,9 +61,9 @@ GEOF_INLINE void each(int n, const F& f) {
   for (int k = 0; k < n; ++k) f(k);
 }
 template <int N, class F>
-GEOF_INLINE void each_down(std::integral_constant<int, N>, const F& f) {
+GEOF_INLINE void each_down(Constant<N>, const F& f) {
   [&]<int... K>(std::integer_sequence<int, K...>) GEOF_LAMBDA {
-    (f(std::integral_constant<int, N - 1 - K>{}), ...);
+    (f(Constant<N - 1 - K>{}), ...);
   }(std::make_integer_sequence<int, N>{});
 }
 template <class F>

@@ -123,12 +123,12 @@ struct EdgeMoments {
   static GEOF_INLINE void outer(const V (*residual)[capacity(M)], const T* w, int count, T* second,
                                 Count<M> m, int64_t B, bool fresh) {
     if constexpr (kUnrolled && M > 0 && M % 2 == 0) {
-      each(Count<M / 2>{}, [&](auto half) GEOF_LAMBDA {
+      each(Constant<M / 2>{}, [&](auto half) GEOF_LAMBDA {
         constexpr int r = 2 * half, s = r + 1;
         V upper[s], lower[s + 1];
         const auto entries = [&](const auto& f) GEOF_LAMBDA {
-          each(Count<s>{}, [&](auto c) GEOF_LAMBDA { f(upper[c], second + packed(r, c) * B); });
-          each(Count<s + 1>{}, [&](auto c) GEOF_LAMBDA { f(lower[c], second + packed(s, c) * B); });
+          each(Constant<s>{}, [&](auto c) GEOF_LAMBDA { f(upper[c], second + packed(r, c) * B); });
+          each(Constant<s + 1>{}, [&](auto c) GEOF_LAMBDA { f(lower[c], second + packed(s, c) * B); });
         };
         if (fresh) {
           entries([](V& v, const T*) GEOF_LAMBDA { v = V{}; });
@@ -138,7 +138,7 @@ struct EdgeMoments {
         for (int k = 0; k < count; ++k) {
           const V* x = residual[k];
           const V one = x[r] * w[k], two = x[s] * w[k];
-          each(Count<s>{}, [&](auto c) GEOF_LAMBDA {
+          each(Constant<s>{}, [&](auto c) GEOF_LAMBDA {
             upper[c] += one * x[c];
             lower[c] += two * x[c];
           });
@@ -199,11 +199,16 @@ struct EdgeMomentsBackward {
           row(s, i, m, s.grad_first + i * d, s.grad_second ? s.grad_second + i * t : nullptr, edges);
       collect(s, begins[k], begins[k + 1], d, edges);
     }
+    give_back<T, kEdgeScratch>();
   }
 
   static void clear(const A& s, int64_t d) {
-    std::fill(s.grad_y, s.grad_y + s.n * d, T(0));
-    std::fill(s.grad_h, s.grad_h + s.n * d, T(0));
+#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * d > 65536)
+    for (int64_t i = 0; i < s.n; i += kNodes) {
+      const int64_t count = std::min(kNodes, s.n - i) * d;
+      std::fill_n(s.grad_y + i * d, count, T(0));
+      std::fill_n(s.grad_h + i * d, count, T(0));
+    }
   }
 
   // bent = K r from the packed gradient of the second moment.
@@ -278,21 +283,21 @@ struct EdgeMomentsBackward {
       R sums[S];
       const T *p = pull + c, *hi = s.h + i * d + c;
       T *gy = s.grad_y + i * d + c, *gh = s.grad_h + i * d + c;
-      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { sums[k] = load<T, N>(gy + k * N); });
+      each(Constant<S>{}, [&](auto k) GEOF_LAMBDA { sums[k] = load<T, N>(gy + k * N); });
       for (int64_t e = 0; e < count; ++e)
-        each(Count<S>{}, [&](auto k) GEOF_LAMBDA {
+        each(Constant<S>{}, [&](auto k) GEOF_LAMBDA {
           sums[k] += load<T, N>(p + k * N) * s.weight[begin + e] -
                      load<T, N>(rows + e * d + c + k * N);
         });
-      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { store<T, N>(gy + k * N, sums[k]); });
-      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { sums[k] = load<T, N>(gh + k * N); });
+      each(Constant<S>{}, [&](auto k) GEOF_LAMBDA { store<T, N>(gy + k * N, sums[k]); });
+      each(Constant<S>{}, [&](auto k) GEOF_LAMBDA { sums[k] = load<T, N>(gh + k * N); });
       for (int64_t e = 0; e < count; ++e) {
         const T* hj = s.h + s.source[begin + e] * d + c;
-        each(Count<S>{}, [&](auto k) GEOF_LAMBDA {
+        each(Constant<S>{}, [&](auto k) GEOF_LAMBDA {
           sums[k] += (load<T, N>(hi + k * N) - load<T, N>(hj + k * N)) * force[e];
         });
       }
-      each(Count<S>{}, [&](auto k) GEOF_LAMBDA { store<T, N>(gh + k * N, sums[k]); });
+      each(Constant<S>{}, [&](auto k) GEOF_LAMBDA { store<T, N>(gh + k * N, sums[k]); });
     });
   }
 
@@ -335,21 +340,21 @@ struct EdgeMomentsBackward {
       R sums[S];
       const T* hj = s.h + j * d + c;
       T *gy = s.grad_y + j * d + c, *gh = s.grad_h + j * d + c;
-      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] = load<T, N>(gy + v * N); });
+      each(Constant<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] = load<T, N>(gy + v * N); });
       for (int64_t at = k; at < end; ++at) {
         const T* row = edges.row + (s.by_source[at] - edges.begin) * d + c;
-        each(Count<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] += load<T, N>(row + v * N); });
+        each(Constant<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] += load<T, N>(row + v * N); });
       }
-      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { store<T, N>(gy + v * N, sums[v]); });
-      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] = load<T, N>(gh + v * N); });
+      each(Constant<S>{}, [&](auto v) GEOF_LAMBDA { store<T, N>(gy + v * N, sums[v]); });
+      each(Constant<S>{}, [&](auto v) GEOF_LAMBDA { sums[v] = load<T, N>(gh + v * N); });
       for (int64_t at = k; at < end; ++at) {
         const int64_t e = s.by_source[at];
         const T *hi = s.h + s.target[e] * d + c, f = edges.force[e - edges.begin];
-        each(Count<S>{}, [&](auto v) GEOF_LAMBDA {
+        each(Constant<S>{}, [&](auto v) GEOF_LAMBDA {
           sums[v] += (load<T, N>(hj + v * N) - load<T, N>(hi + v * N)) * f;
         });
       }
-      each(Count<S>{}, [&](auto v) GEOF_LAMBDA { store<T, N>(gh + v * N, sums[v]); });
+      each(Constant<S>{}, [&](auto v) GEOF_LAMBDA { store<T, N>(gh + v * N, sums[v]); });
     });
   }
 };

@@ -9,12 +9,27 @@ namespace geof {
 
 enum Purpose { kChunkScratch, kEdgeScratch };
 
-// Scratch memory that a thread keeps: fresh pages for every call would cost more than its arithmetic.
 template <class T, Purpose>
-T* thread_scratch(size_t size) {
+std::vector<T>& kept_memory() {
   static thread_local std::vector<T> kept;
+  return kept;
+}
+
+// Scratch memory that a thread keeps: fresh pages for every call would cost more than its arithmetic.
+template <class T, Purpose P>
+T* thread_scratch(size_t size) {
+  std::vector<T>& kept = kept_memory<T, P>();
   if (kept.size() < size) kept.resize(size);
   return kept.data();
+}
+
+// What a node with very many edges needed is not kept.
+constexpr size_t kMostKept = size_t(64) << 20;
+
+template <class T, Purpose P>
+void give_back() {
+  std::vector<T>& kept = kept_memory<T, P>();
+  if (kept.size() * sizeof(T) > kMostKept) std::vector<T>().swap(kept);
 }
 
 constexpr int64_t kNodes = 64;  // nodes a thread takes at once

@@ -26,6 +26,7 @@ from geof.kernels import (
     Evolution,
     Neighbourhoods,
     StepSpec,
+    memory,
     native,
     native_parts,
     resolve_backend,
@@ -790,7 +791,7 @@ def test_scratch_of_other_sizes_changes_nothing(random_state):
     alone = [outcome(run, inputs, dtype=dtype) for run, inputs, dtype in runs]
     for order in ([4, 3, 2, 1, 0], [0, 2, 0, 1, 4], [2, 3, 2, 3, 1]):
         # Nothing may be left of what memory held before: NaN in Python's buffers and in C++'s.
-        for buffer in getattr(native, "_free", []):
+        for buffer in memory._free:
             buffer.fill_(255)
         for dtype in (torch.float32, torch.float64):
             poison(random_state, dtype)
@@ -824,7 +825,7 @@ class SlowList(list):
 
 @needs_native
 def test_models_in_two_python_threads_do_not_share_scratch(random_state, monkeypatch):
-    monkeypatch.setattr(native, "_free", SlowList(), raising=False)
+    monkeypatch.setattr(memory, "_free", SlowList())
     jobs = []
     for n, B, m in ((60, 8, 4), (333, 8, 4), (90, 4, 3)):
         draw = random_state(n)
@@ -851,11 +852,45 @@ def test_models_in_two_python_threads_do_not_share_scratch(random_state, monkeyp
     assert not problems
 
 
+def test_memory_is_free_again_when_all_views_are_gone(monkeypatch):
+    monkeypatch.setattr(memory, "_free", [])
+    like = torch.empty(0)
+    tensor = memory.empty(like, (300, 200))
+    assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == ((300, 200), like.dtype, True)
+    address, view = tensor.data_ptr(), tensor[5:]
+    assert address % 64 == 0
+    del tensor
+    assert memory._free == []  # the view still reads it
+    other = memory.empty(like, (300, 200))
+    assert other.data_ptr() != address
+    del view
+    assert memory.empty(like, (299, 200)).data_ptr() == address
+    assert len(memory._free) == 1  # the last one was dropped at once
+
+
+def test_little_and_foreign_memory_is_left_to_torch(monkeypatch):
+    monkeypatch.setattr(memory, "_free", [])
+    for like, shape in ((torch.empty(0), (3, 5)), (torch.empty(0, device="meta"), (300, 200))):
+        made = memory.empty(like, shape)
+        assert (made.shape, made.device) == (shape, like.device)
+        del made
+    assert memory._free == []
+
+
+def test_no_more_is_kept_than_the_bound(monkeypatch):
+    monkeypatch.setattr(memory, "_free", [])
+    monkeypatch.setattr(memory, "KEPT_BYTES", 2**20)
+    like = torch.empty(0)
+    blocks = [memory.empty(like, (2**17,)) for _ in range(5)]  # half a mebibyte each
+    del blocks
+    assert sum(block.numel() for block in memory._free) <= 2**20
+
+
 @needs_native
 def test_scratch_is_used_by_one_step_at_a_time():
     like = torch.zeros(1)
-    with native._scratch(like, (100,), (100,), (3, 5)) as first:
-        with native._scratch(like, (100,), (90,)) as second:
+    with memory.scratch(like, (100,), (100,), (3, 5)) as first:
+        with memory.scratch(like, (100,), (90,)) as second:
             places = [range(v.data_ptr(), v.data_ptr() + 4 * v.numel()) for v in first + second]
         assert [v.shape for v in first] == [(100,), (100,), (3, 5)]
     for one, other in itertools.combinations(places, 2):

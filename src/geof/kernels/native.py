@@ -11,9 +11,7 @@ made a few nodes at a time, and again in the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
 from geof.kernels.library import Evolve, fill
+from geof.kernels.memory import empty, scratch
 from geof.kernels.native_arguments import (
     StatisticCode,
     StepOptions,
@@ -115,45 +114,6 @@ def _used_maps(controller: Controller | None, m: int) -> list[Tensor]:
     return [controller.shared, controller.hidden, *used]
 
 
-# --- Scratch memory ----------------------------------------------------------------------------
-
-_SCRATCH_BYTES = 2**28
-"""Temporaries are reused by the next step up to this size: new pages cost more than arithmetic."""
-
-_free: list[Tensor] = []
-_free_lock = Lock()
-
-
-@contextmanager
-def _scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
-    """Yield uninitialised tensors of ``like``'s dtype; their memory returns to the pool afterwards.
-
-    A buffer in use is off the list, so threads never share one.
-    """
-    sizes = [torch.Size(shape).numel() * like.element_size() for shape in shapes]
-    buffers = [_take_buffer(size) for size in sizes]
-    try:
-        yield [
-            buffer[:size].view(like.dtype).view(*shape)
-            for buffer, size, shape in zip(buffers, sizes, shapes, strict=True)
-        ]
-    finally:
-        with _free_lock:
-            for buffer in sorted(buffers, key=Tensor.numel):
-                if sum(map(Tensor.numel, _free)) + buffer.numel() <= _SCRATCH_BYTES:
-                    _free.append(buffer)
-
-
-def _take_buffer(size: int) -> Tensor:
-    with _free_lock:
-        for position, buffer in enumerate(_free):
-            if size <= buffer.numel() <= 2 * size + 2**16:
-                return _free.pop(position)
-        if _free and sum(map(Tensor.numel, _free)) + size > _SCRATCH_BYTES:
-            _free.clear()  # made for other graphs
-    return torch.empty(size, dtype=torch.uint8)
-
-
 # --- One step: frames, edge moments, feedback, controller, update -------------------------------
 
 
@@ -195,7 +155,7 @@ def _outputs_like(
     z: Tensor, x: Tensor, plan: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     _, source, *_ = plan
-    weight = x.new_empty(source.shape)
+    weight = empty(x, source.shape)
     return dense_like(x), dense_like(z), weight, lanes_like(x), lanes_like(x)
 
 
@@ -219,7 +179,7 @@ def _run_step_backward(
     grads = grad_z, grad_x, grad_message, *grad_maps = [
         dense_like(tensor) for tensor in (z, x, message, *maps)
     ]
-    with _scratch(x, h.shape, y.shape) as (grad_h, grad_y):
+    with scratch(x, h.shape, y.shape) as (grad_h, grad_y):
         feedback = feedback_arguments(
             (z, message),
             options,

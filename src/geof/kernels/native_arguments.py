@@ -28,6 +28,7 @@ from geof.kernels.library import (
     find_library,
     shape_of,
 )
+from geof.kernels.memory import empty
 from geof.kernels.neighbourhood import Neighbourhoods
 
 # --- Scalars ------------------------------------------------------------------------------------
@@ -155,13 +156,13 @@ def is_plain(*tensors: Tensor) -> bool:
 
 def dense_like(x: Tensor) -> Tensor:
     """Return an uninitialised contiguous tensor of the same shape."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return empty(x, x.shape)
 
 
 def lanes_like(x: Tensor) -> Tensor:
     """Return uninitialised lanes ``(n, m, B)`` for features ``(n, B, m)``."""
     n, B, m = x.shape
-    return x.new_empty(n, m, B)
+    return empty(x, (n, m, B))
 
 
 # --- The neighbourhoods as compressed rows ------------------------------------------------------

@@ -93,7 +93,7 @@ def environment(z: Tensor, x: Tensor) -> Tensor:
 
 def _run_environment(z: Tensor, x: Tensor) -> Tensor:
     z, x = dense(z, x)
-    h = torch.empty_like(x)
+    h = dense_like(x)
     call("apply_frames", z, fill(Frames, shape=features_shape(x), z=z, x=x, h=h))
     return h
 

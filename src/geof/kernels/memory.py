@@ -1,0 +1,89 @@
+"""Memory that is used again: fresh pages cost more than the arithmetic on small graphs.
+
+The C library gives large blocks back to the system when they are freed, and every page asked for
+again is cleared and mapped anew. Here freed blocks are kept, up to a bound, and handed out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KEPT_BYTES = 2**28
+"""Freed blocks are kept up to this size in total."""
+
+SMALL = 2**17
+"""Below this size the C library keeps blocks by itself."""
+
+_free: list[Tensor] = []
+_lock = RLock()  # a block may come back while one is taken, by the collector's hand
+
+
+class _Lease:
+    """A block on loan: numpy's array keeps it, torch's storage keeps the array."""
+
+    def __init__(self, size: int) -> None:
+        self.block = _take(size)
+        self.__array_interface__: dict[str, Any] = {
+            "data": (self.block.data_ptr(), False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        _give_back([self.block])
+
+
+def empty(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return an uninitialised contiguous tensor of ``like``'s dtype on kept memory.
+
+    The memory is free again when the tensor and all its views are gone.
+    """
+    # A compiler's stand-ins come first: it must not learn of a bound on its symbolic sizes.
+    if type(like) not in (Tensor, torch.nn.Parameter) or like.device.type != "cpu":
+        return like.new_empty(shape)
+    size = torch.Size(shape).numel() * like.element_size()
+    if size < SMALL:
+        return like.new_empty(shape)
+    return torch.from_numpy(np.asarray(_Lease(size))).view(like.dtype).view(*shape)
+
+
+@contextmanager
+def scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Yield uninitialised tensors of ``like``'s dtype; their memory is free again afterwards.
+
+    A block in use is off the list, so threads never share one.
+    """
+    sizes = [torch.Size(shape).numel() * like.element_size() for shape in shapes]
+    blocks = [_take(size) for size in sizes]
+    try:
+        yield [
+            block[:size].view(like.dtype).view(*shape)
+            for block, size, shape in zip(blocks, sizes, shapes, strict=True)
+        ]
+    finally:
+        _give_back(blocks)
+
+
+def _take(size: int) -> Tensor:
+    with _lock:
+        for position, block in enumerate(_free):
+            if size <= block.numel() <= 2 * size + 2**16:
+                return _free.pop(position)
+        if _free and sum(map(Tensor.numel, _free)) + size > KEPT_BYTES:
+            _free.clear()  # made for other graphs
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def _give_back(blocks: Sequence[Tensor]) -> None:
+    with _lock:
+        for block in sorted(blocks, key=Tensor.numel):
+            if sum(map(Tensor.numel, _free)) + block.numel() <= KEPT_BYTES:
+                _free.append(block)
