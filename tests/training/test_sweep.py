@@ -306,7 +306,9 @@ def test_the_test_part_is_never_read(trainer, tmp_path, monkeypatch):
     parts = []
     real = NodeTask.evaluate
     monkeypatch.setattr(
-        NodeTask, "evaluate", lambda self, net, part: parts.append(part) or real(self, net, part)
+        NodeTask,
+        "evaluate",
+        lambda self, net, part, **how: parts.append(part) or real(self, net, part, **how),
     )
     search(tmp_path, trainer, {"learning_rate": [0.1, 0.01]}, trials=2, sampler="grid")
     assert set(parts) == {"validation"}
