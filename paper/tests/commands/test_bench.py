@@ -186,6 +186,8 @@ def test_an_interruption_keeps_what_is_finished(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell's background job ignores the signal, and so would all it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     for line in process.stdout:
         if line.startswith("edges-1e6"):  # 'tiny' is finished
