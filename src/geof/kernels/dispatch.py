@@ -15,6 +15,7 @@ from geof.kernels.native import (
     native_fused_step,
     native_gate,
     native_statistics,
+    native_whole_step,
 )
 from geof.kernels.native_arguments import STATISTIC_CODES
 from geof.kernels.reference import reference_statistics
@@ -58,6 +59,7 @@ _NATIVE = Backend(
     _supported_by_native,
     native_fused_step,
     native_gate,
+    native_whole_step,
 )
 
 BACKENDS: dict[str, Backend] = {

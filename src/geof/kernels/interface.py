@@ -73,6 +73,20 @@ class Evolution(NamedTuple):
     controller: Controller | None
 
 
+class Transport(NamedTuple):
+    r"""The dense maps of a step, Eqs. (5) and (7).
+
+    Attributes:
+        message: ``(d, d)``, :math:`W_\phi`.
+        gate: ``(d, 2d)``, :math:`W_r`.
+        bias: ``(d,)``, :math:`b_r`.
+    """
+
+    message: Tensor
+    gate: Tensor
+    bias: Tensor
+
+
 def predict_correction(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
     r"""Return :math:`\Delta z`, ``(n, B, t)``, Eq. (11).
 
@@ -207,6 +221,9 @@ Statistics: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSp
 FusedStep: TypeAlias = Callable[
     [Tensor, Tensor, Tensor, Neighbourhoods, StepSpec, Evolution], tuple[Tensor, Tensor]
 ]
+WholeStep: TypeAlias = Callable[
+    [Tensor, Tensor, Neighbourhoods, StepSpec, Evolution, Transport], tuple[Tensor, Tensor]
+]
 
 
 def gate(pre: Tensor, xi: Tensor, aggregate: Tensor) -> Tensor:
@@ -227,6 +244,8 @@ class Backend:
             in one operation that shows nothing of what happened on the way; ``None`` where
             :meth:`step` is all there is.
         gate: ``(pre, xi, aggregate)``, all ``(n, d)``, to the next state, Eq. (7).
+        whole: ``(features, coords, edges, spec, evolution, transport)`` to the next features
+            ``(n, d)`` and coordinates, the dense maps included; ``None`` where they are not fused.
     """
 
     name: str
@@ -235,6 +254,7 @@ class Backend:
     supports: Callable[[Request], Support]
     fused: FusedStep | None = None
     gate: Callable[[Tensor, Tensor, Tensor], Tensor] = gate
+    whole: WholeStep | None = None
 
     def step(
         self,

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics
+from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics, Transport
 from geof.kernels.library import Evolve, fill
 from geof.kernels.memory import empty, scratch
 from geof.kernels.native_arguments import (
@@ -43,6 +44,8 @@ from geof.kernels.native_parts import (
     environment,
     feedback_target,
     gate,
+    run_gate,
+    run_gate_backward,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
 
@@ -79,6 +82,31 @@ def native_fused_step(
     else:
         aggregate, following, *_ = _step(z, xi, message, plan, edges.active, maps, *options)
     return aggregate, following.transpose(1, 2)
+
+
+def native_whole_step(
+    features: Tensor,
+    coords: Tensor,
+    edges: Neighbourhoods,
+    spec: StepSpec,
+    evolution: Evolution,
+    transport: Transport,
+) -> tuple[Tensor, Tensor]:
+    """Return the next features ``(n, d)`` and coordinates, the dense maps included."""
+    z = _lanes(coords)
+    maps = _used_maps(evolution.controller, features.size(1) // z.size(2))
+    if is_plain(z, features, *transport, *maps):
+        options = step_options(spec, evolution).pack()
+        tensors = z, features, *transport, *maps
+        following, z = _WholeStep.apply(edge_plan(edges), edges.active, options, *tensors)  # type: ignore[no-untyped-call]
+        return following, z.transpose(1, 2)
+    xi = features.unflatten(1, (z.size(2), -1))
+    message = F.linear(features, transport.message).view_as(xi)
+    aggregate, coords = native_fused_step(xi, message, coords, edges, spec, evolution)
+    aggregate = aggregate.flatten(1)
+    own, other = transport.gate.split(features.size(1), dim=1)
+    pre = torch.addmm(F.linear(features, own, transport.bias), aggregate, other.t())
+    return native_gate(pre, features, aggregate), coords
 
 
 def native_environment(xi: Tensor, coords: Tensor) -> Tensor:
@@ -319,3 +347,59 @@ class _Step(torch.autograd.Function):
         run = first_order(_run_step_backward, _step_backward)
         grads = run(*given, z, x, message, list(ctx.plan), maps, list(made), *ctx.options)
         return None, None, None, *grads
+
+
+class _WholeStep(torch.autograd.Function):
+    """The step between its dense maps: one node of the graph, sums of gradients in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        plan: Sequence[Tensor],
+        active: Tensor | None,
+        options: tuple[list[int], list[float]],
+        *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        z, x, w_message, w_gate, b_gate, *maps = tensors
+        x = x.contiguous()
+        blocks = len(x), z.size(2), x.size(1) // z.size(2)
+        message = (x @ w_message.t()).view(blocks)
+        made = _run_step(z, x.view(blocks), message, plan, active, maps, *options)
+        aggregate = made[0].view_as(x)
+        own, other = w_gate.split(x.size(1), dim=1)
+        pre = torch.addmm(b_gate, x, own.t()).addmm_(aggregate, other.t())  # Eq. (7)
+        ctx.plan, ctx.options, ctx.count = plan, options, len(maps)
+        ctx.save_for_backward(z, x, w_message, w_gate, message, pre, *maps, *made)
+        ctx.set_materialize_grads(False)
+        return run_gate(pre, x, aggregate), made[1]
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_features: Tensor | None, grad_following: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        z, x, w_message, w_gate, message, pre, *saved = ctx.saved_tensors
+        maps, made = saved[: ctx.count], saved[ctx.count :]
+        blocks, aggregate = message.shape, made[0].view_as(x)
+        grad_features, grad_following = _materialised(grad_features, grad_following, z, x)
+        grad_pre, direct, grad_aggregate = run_gate_backward(grad_features, pre, x, aggregate)
+        own, other = w_gate.split(x.size(1), dim=1)
+        grad_aggregate.addmm_(grad_pre, other)
+        run = first_order(_run_step_backward, _step_backward)
+        grad_z, grad_x, grad_message, *grad_maps = run(
+            grad_aggregate.view(blocks),
+            grad_following,
+            z,
+            x.view(blocks),
+            message,
+            list(ctx.plan),
+            maps,
+            list(made),
+            *ctx.options,
+        )
+        grad_message = grad_message.view_as(x)
+        grad_x = (
+            direct.add_(grad_x.view_as(x)).addmm_(grad_pre, own).addmm_(grad_message, w_message)
+        )
+        grad_gate = torch.cat([grad_pre.t() @ x, grad_pre.t() @ aggregate], dim=1)
+        dense = grad_message.t() @ x, grad_gate, grad_pre.sum(0)
+        return None, None, None, grad_z, grad_x, *dense, *grad_maps

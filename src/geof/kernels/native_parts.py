@@ -411,16 +411,18 @@ def gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
     return following
 
 
-def _run_gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
+def run_gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
+    """Return the gated state, nothing recorded."""
     pre, x, aggregate = dense(pre, x, aggregate)
     out = dense_like(x)
     _call_gate("gate", pre, x, aggregate, out=out)
     return out
 
 
-def _run_gate_backward(
+def run_gate_backward(
     grad_out: Tensor, pre: Tensor, x: Tensor, aggregate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of the pre-activation, the state and the aggregate."""
     grad_out, pre, x, aggregate = dense(grad_out, pre, x, aggregate)
     grads = dense_like(pre), dense_like(x), dense_like(aggregate)
     names = "grad_pre", "grad_x", "grad_aggregate"
@@ -447,18 +449,18 @@ class _Gate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
         ctx.save_for_backward(pre, x, aggregate)
-        return _run_gate(pre, x, aggregate)
+        return run_gate(pre, x, aggregate)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        run = first_order(_run_gate_backward, _gate_backward)
+        run = first_order(run_gate_backward, _gate_backward)
         gradients: tuple[Tensor, Tensor, Tensor] = run(grad_out, *ctx.saved_tensors)
         return gradients
 
 
-_gate_operator = operator("geof::gate", _run_gate)
+_gate_operator = operator("geof::gate", run_gate)
 _gate_operator.register_fake(lambda pre, x, aggregate: dense_like(x))
-_gate_backward = operator("geof::gate_backward", _run_gate_backward)
+_gate_backward = operator("geof::gate_backward", run_gate_backward)
 _gate_backward.register_fake(
     lambda grad_out, pre, x, aggregate: (dense_like(pre), dense_like(x), dense_like(aggregate))
 )

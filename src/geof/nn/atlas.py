@@ -7,14 +7,40 @@ r"""The structure-aware prototype atlas (paper, section 3.1, Eq. 3).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from geof.geometry import AdmissibleBox, num_coordinates
+from geof.kernels.memory import empty
+from geof.kernels.native_arguments import is_plain
 from geof.options import require_positive
 
 PROTOTYPE_SCALE = 0.1
 """Standard deviation of the prototypes at the start: near the identity frame, yet distinct."""
+
+
+SUMMED = 256
+"""Rows summed at once for the gradient of the prototypes."""
+
+
+class _Mixture(torch.autograd.Function):
+    """A tall product of few columns, on kept memory, its gradient's long sums in pieces."""
+
+    @staticmethod
+    def forward(ctx: Any, mixture: Tensor, prototypes: Tensor) -> Tensor:
+        ctx.save_for_backward(mixture, prototypes)
+        shape = len(mixture), prototypes.size(1)
+        return torch.mm(mixture, prototypes, out=empty(mixture, shape))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        mixture, prototypes = ctx.saved_tensors
+        whole = len(grad) // SUMMED * SUMMED
+        left, right = (part[:whole].unflatten(0, (-1, SUMMED)) for part in (mixture, grad))
+        total = torch.bmm(left.mT, right).sum(0) + mixture[whole:].t() @ grad[whole:]
+        return grad @ prototypes.t(), total
 
 
 class PrototypeAtlas(nn.Module):
@@ -62,7 +88,9 @@ class PrototypeAtlas(nn.Module):
         mixture = self.gate(signature).softmax(-1)  # (n, K)
         # Blocks last in memory, as the native kernels want it; the shape is (n, B, t) all the same.
         lanes = self.prototypes.transpose(1, 2)  # (K, t, B)
-        mixed: Tensor = (mixture @ lanes.flatten(1)).unflatten(1, lanes.shape[1:]).transpose(1, 2)
+        flat = lanes.flatten(1)
+        mixed: Tensor = _Mixture.apply(mixture, flat) if is_plain(mixture, flat) else mixture @ flat  # type: ignore[no-untyped-call]
+        mixed = mixed.unflatten(1, lanes.shape[1:]).transpose(1, 2)
         # A mixture of points well inside the box is inside: nothing to clip, nothing to pass over.
         if not torch.compiler.is_compiling() and self._well_inside():
             return mixed

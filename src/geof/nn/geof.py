@@ -264,8 +264,9 @@ class GeoF(Recurrence):
         if self.recompute and torch.is_grad_enabled():
             # A step draws nothing, so there is no random state to restore.
             step = partial(checkpoint, step, use_reentrant=False, preserve_rng_state=False)
+        correction = self.correction(signature)
         for number in range(self.steps):
-            following, trace = step(state, edges, signature, number, trace=trajectory)
+            following, trace = step(state, edges, correction, number, trace=trajectory)
             state = self.refined(following, number)
             if trace is not None:
                 traces.append(replace(trace, features=state.features))

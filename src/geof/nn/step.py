@@ -31,7 +31,7 @@ from geof.geometry import (
     step_norms,
 )
 from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_backend
-from geof.kernels.interface import gate
+from geof.kernels.interface import Controller, Transport, gate
 from geof.nn.controller import CorrectionController
 from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
 from geof.nn.settings import StepSettings, step_spec, updates_geometry
@@ -60,6 +60,10 @@ class FrameTransport(nn.Module):
         """Start the message map at the identity, so that the first step is pure transport."""
         nn.init.eye_(self.message.weight)
         self.gate.reset_parameters()
+
+    def maps(self) -> Transport:
+        """Return both maps."""
+        return Transport(self.message.weight, self.gate.weight, self.gate.bias)
 
     def forward(self, xi: Tensor, aggregate: Tensor, gate: Callable[..., Tensor] = gate) -> Tensor:
         """Return the gated state, Eq. (7); ``gate`` is a backend's."""
@@ -124,7 +128,7 @@ class Recurrence(nn.Module):
         self,
         state: CoupledState,
         edges: Neighbourhoods,
-        signature: Tensor,
+        signature: Tensor | Controller | None,
         number: int = ...,
         *,
         trace: Literal[True],
@@ -135,7 +139,7 @@ class Recurrence(nn.Module):
         self,
         state: CoupledState,
         edges: Neighbourhoods,
-        signature: Tensor,
+        signature: Tensor | Controller | None,
         number: int = ...,
         *,
         trace: bool = ...,
@@ -145,7 +149,7 @@ class Recurrence(nn.Module):
         self,
         state: CoupledState,
         edges: Neighbourhoods,
-        signature: Tensor,
+        signature: Tensor | Controller | None,
         number: int = 0,
         *,
         trace: bool = False,
@@ -155,30 +159,38 @@ class Recurrence(nn.Module):
         Args:
             state: :math:`S^l`.
             edges: The closed neighbourhoods.
-            signature: ``(n, q)``, the structural signatures.
+            signature: ``(n, q)``, the structural signatures, or what :meth:`correction` makes of
+                them, which steps share.
             number: :math:`l`, from 0; the variants that stop updating the geometry go by it.
             trace: Whether to return what happened on the way too, else ``None``. A backend that
                 fuses the step takes it part by part then, to the same numbers up to rounding.
         """
-        xi = self._split(state.features)  # (n, B, m)
-        message = self._split(self.transport.message(state.features))  # (n, B, m)
         spec = step_spec(self.settings, self.schedule, number)
         evolution = self._evolution(signature, number)
-        backend = self._backend_for(xi, spec.statistic)
+        backend = self._backend_for(state.features, spec.statistic)
+        if backend.whole is not None and evolution is not None and not trace:
+            maps = self.transport.maps()
+            return CoupledState(*backend.whole(*state, edges, spec, evolution, maps)), None
+        xi = self._split(state.features)  # (n, B, m)
+        message = self._split(self.transport.message(state.features))  # (n, B, m)
         result = backend.step(xi, message, state.coordinates, edges, spec, evolution, trace=trace)
         aggregate = result.aggregate.flatten(1)
         features = self.transport(state.features, aggregate, backend.gate)  # Eq. (7)
         following = CoupledState(features, result.coordinates)
         return following, step_trace(state, following, message, result) if trace else None
 
-    def _evolution(self, signature: Tensor, number: int) -> Evolution | None:
+    def correction(self, signature: Tensor) -> Controller | None:
+        """Return the controller's maps with the signatures taken in; ``None`` if it is off."""
+        if self.settings.correction_strength == 0:
+            return None
+        return self.controller.maps(self._structure(signature))
+
+    def _evolution(self, signature: Tensor | Controller | None, number: int) -> Evolution | None:
         """Return what updates the geometry after step ``number``; ``None`` if nothing does."""
         settings = self.settings
         if not updates_geometry(settings, number):
             return None
-        controller = None
-        if settings.correction_strength > 0:
-            controller = self.controller.maps(self._structure(signature))
+        controller = self.correction(signature) if isinstance(signature, Tensor) else signature
         return Evolution(settings.target_mix, settings.correction_strength, self.box, controller)
 
     @contextmanager
