@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from geof.cli import main
 from geof.methods import registry
 from geof.training import Trainer
+from geof_paper.commands.grid import _executor
 from geof_paper.commands.reproduce import COMPUTED, TRAINED
 from geof_paper.grid.declared import STUDIES
 from tests.processes import marked, wait_for
@@ -347,6 +349,16 @@ def wait_for_epochs(folder: Path, least: int, runs: int = 1) -> None:
 
 
 @REAL
+def test_a_grid_takes_a_process_per_core_unless_told(monkeypatch):
+    made = []
+    monkeypatch.setattr("geof.processes.cores", lambda: 3)
+    monkeypatch.setattr("geof.processes.Processes", made.append)
+    for workers in (None, 2):
+        with _executor(Namespace(ray=None, workers=workers), None):
+            pass
+    assert made == [3, 2]
+
+
 @pytest.mark.slow
 def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path, monkeypatch):
     """It goes on in this process: one that imports everything would tell no more."""

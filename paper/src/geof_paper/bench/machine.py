@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from geof.machine import processor
+from geof.processes import cores
 from geof.version import __version__
 from geof_paper.bench.memory import total_bytes
 
@@ -16,7 +17,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
     """Return processor, cores, memory, versions, threads and present load as JSON values."""
     return {
         "cpu": processor(),
-        "cores": _usable_cores(),
+        "cores": cores(),
         "memory_bytes": total_bytes(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "threads": threads,
@@ -26,12 +27,6 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "torch": _version("torch"),
         "torch_geometric": _version("torch_geometric"),
     }
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _version(package: str) -> str:

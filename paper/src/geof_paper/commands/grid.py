@@ -23,7 +23,9 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """Add which splits are run, by whom, for how long and where files go."""
     parser.add_argument("--datasets", type=names, help="default: all of the task")
     parser.add_argument("--splits", type=_splits, default=None, help="such as 0-9 or 0,3")
-    parser.add_argument("--workers", type=positive, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=positive, help="processes that train (default: one per core)"
+    )
     parser.add_argument(
         "--ray",
         nargs="?",
@@ -74,18 +76,20 @@ def run_grid(options: argparse.Namespace, grid: Grid) -> int:
 def _executor(options: argparse.Namespace, grid: Grid) -> Iterator[Executor]:
     """Yield where cells are run."""
     from geof.executor import InProcess
-    from geof.processes import Processes
+    from geof.processes import Processes, cores
 
+    # Small graphs keep one core busy, not several: `geof bench --training` shows by how much.
+    workers = options.workers or cores()
     if options.ray is not None:
         from geof_paper.grid.cells import Cell
         from geof_paper.grid.ray_grid import RayExecutor, revision_of
 
         address = None if options.ray == "local" else options.ray
         folder = partial(Cell.folder, work=grid.work)
-        with RayExecutor.connected(address, options.workers, folder, revision_of) as executor:
+        with RayExecutor.connected(address, workers, folder, revision_of) as executor:
             yield executor
-    elif options.workers > 1:
-        yield Processes(options.workers)
+    elif workers > 1:
+        yield Processes(workers)
     else:
         yield InProcess()
 
