@@ -17,7 +17,7 @@ from geof.errors import GeofError
 Job = TypeVar("Job")
 Value = TypeVar("Value")
 ShouldStop: TypeAlias = Callable[[], bool]
-Function: TypeAlias = Callable[[Job, ShouldStop], Value]
+Work: TypeAlias = Callable[[Job, ShouldStop], Value]
 """What is done with a job. It is handed what tells whether to save and raise ``StoppedError``."""
 
 
@@ -34,20 +34,25 @@ class Outcome(Generic[Value]):
     seconds: float = field(default=0.0, compare=False)
 
 
+Outcomes: TypeAlias = Generator[tuple[Job, Outcome[Value]], None, None]
+"""Every job with its outcome, in the order in which they end."""
+
+
+def never() -> bool:
+    """Say that there is no reason to stop."""
+    return False
+
+
 class Executor(Protocol):
     """Runs jobs."""
 
     def run(
-        self,
-        function: Function[Job, Value],
-        jobs: Iterable[Job],
-        *,
-        should_stop: ShouldStop = lambda: False,
-    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        self, work: Work[Job, Value], jobs: Iterable[Job], *, should_stop: ShouldStop = never
+    ) -> Outcomes[Job, Value]:
         """Yield every job with its outcome, in the order in which they end.
 
         Args:
-            function: What to do with a job.
+            work: What to do with a job.
             jobs: Drawn one by one, each when it can begin at once.
             should_stop: When it says so, no further job is drawn and those that run are told to
                 save; their outcomes, ``StoppedError`` among them, are the last.
@@ -59,15 +64,11 @@ class InProcess:
     """Runs jobs one after another in this process."""
 
     def run(
-        self,
-        function: Function[Job, Value],
-        jobs: Iterable[Job],
-        *,
-        should_stop: ShouldStop = lambda: False,
-    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        self, work: Work[Job, Value], jobs: Iterable[Job], *, should_stop: ShouldStop = never
+    ) -> Outcomes[Job, Value]:
         """Yield every job with its outcome. See :class:`Executor`."""
         for job in until(jobs, should_stop):
-            yield job, attempt(function, job, should_stop)
+            yield job, attempt(work, job, should_stop)
 
 
 def until(jobs: Iterable[Job], should_stop: ShouldStop) -> Iterator[Job]:
@@ -81,11 +82,11 @@ def until(jobs: Iterable[Job], should_stop: ShouldStop) -> Iterator[Job]:
         yield job
 
 
-def attempt(function: Function[Job, Value], job: Job, should_stop: ShouldStop) -> Outcome[Value]:
+def attempt(work: Work[Job, Value], job: Job, should_stop: ShouldStop) -> Outcome[Value]:
     """Return a job's outcome, whatever it raises."""
     began = time.perf_counter()
     try:
-        value = function(job, should_stop)
+        value = work(job, should_stop)
     except Exception as error:
         return Outcome(error=error, seconds=time.perf_counter() - began)
     return Outcome(value, seconds=time.perf_counter() - began)

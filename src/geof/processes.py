@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context, resource_tracker
@@ -23,7 +23,18 @@ from queue import SimpleQueue
 from typing import Any, Generic
 
 from geof.errors import GeofError, StoppedError
-from geof.executor import Function, Job, Outcome, ShouldStop, Value, WorkerLostError, attempt, until
+from geof.executor import (
+    Job,
+    Outcome,
+    Outcomes,
+    ShouldStop,
+    Value,
+    Work,
+    WorkerLostError,
+    attempt,
+    never,
+    until,
+)
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -38,7 +49,7 @@ _PATIENCE_SECONDS = 10.0
 class Processes:
     """Runs jobs in processes, each with its share of the cores.
 
-    The function and the jobs are pickled; a worker keeps its copy of the function from one job to
+    The work and the jobs are pickled; a worker keeps its copy of the work from one job to
     the next. Workers are started when there is something to do. No Ctrl-C of the terminal reaches
     them: they stop when this process tells them, when it dies, and when they are asked to end
     (SIGTERM), each time after saving.
@@ -64,14 +75,10 @@ class Processes:
         return self.threads or max(1, cores() // self.workers)
 
     def run(
-        self,
-        function: Function[Job, Value],
-        jobs: Iterable[Job],
-        *,
-        should_stop: ShouldStop = lambda: False,
-    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        self, work: Work[Job, Value], jobs: Iterable[Job], *, should_stop: ShouldStop = never
+    ) -> Outcomes[Job, Value]:
         """Yield every job with its outcome. See :class:`Executor`."""
-        pool: _Pool[Job, Value] = _Pool(self, pickle.dumps(function))
+        pool: _Pool[Job, Value] = _Pool(self, pickle.dumps(work))
         drawn = until(jobs, should_stop)
         patience = _PATIENCE_SECONDS
         try:
@@ -123,8 +130,8 @@ def _next_task(drawn: Iterator[Job]) -> _Task[Job] | None:
 class _Pool(Generic[Job, Value]):
     """The workers of one run and the tasks they have."""
 
-    def __init__(self, how: Processes, function: bytes) -> None:
-        self.how, self.function = how, function
+    def __init__(self, how: Processes, work: bytes) -> None:
+        self.how, self.work = how, work
         self.workers: list[_Worker[Job]] = []
         self.lost: deque[_Task[Job]] = deque()
         self.done: deque[tuple[Job, Outcome[Value]]] = deque()
@@ -152,7 +159,7 @@ class _Pool(Generic[Job, Value]):
             self._remove(worker)  # it died with nothing to do
         numbers = {worker.number for worker in self.workers}
         number = min(n for n in range(len(numbers) + 1) if n not in numbers)
-        worker = _Worker(number, self.how, self.function)
+        worker = _Worker(number, self.how, self.work)
         self.workers.append(worker)
         worker.give(task)
 
@@ -241,7 +248,7 @@ class _Pool(Generic[Job, Value]):
 class _Worker(Generic[Job]):
     """A worker process, seen from its parent."""
 
-    def __init__(self, number: int, how: Processes, function: bytes) -> None:
+    def __init__(self, number: int, how: Processes, work: bytes) -> None:
         self.number = number
         self.task: _Task[Job] | None = None
         self.ready = False
@@ -254,7 +261,7 @@ class _Worker(Generic[Job]):
         with _environment(how.share), _signals_blocked():
             self.process.start()
         theirs.close()
-        self.send(function)
+        self.send(work)
 
     def give(self, task: _Task[Job]) -> bool:
         """Return whether the task could be sent; a new worker's death shows when it is read."""
@@ -353,23 +360,21 @@ def serve(connection: Connection, parent: int, log: Path | None) -> None:
     first = inbox.get()
     if first is None:
         return
-    function: Function[Any, Any] = pickle.loads(first)  # from this worker's own parent
+    work: Work[Any, Any] = pickle.loads(first)  # from this worker's own parent
     _answer(connection, READY)
     while (payload := inbox.get()) is not None:
-        outcome = _attempt_pickled(function, payload, stop.is_set)
+        outcome = _attempt_pickled(work, payload, stop.is_set)
         if asked_to_end and isinstance(outcome.error, StoppedError):
             sys.exit(128 + asked_to_end[0])  # somebody else is to go on with the job
         _answer(connection, _dumped(outcome))
 
 
-def _attempt_pickled(
-    function: Function[Any, Any], payload: bytes, should_stop: ShouldStop
-) -> Outcome[Any]:
+def _attempt_pickled(work: Work[Any, Any], payload: bytes, should_stop: ShouldStop) -> Outcome[Any]:
     try:
         job = pickle.loads(payload)
     except Exception as error:
         return Outcome(error=error)
-    return attempt(function, job, should_stop)
+    return attempt(work, job, should_stop)
 
 
 def _receive(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from geof.errors import ConfigError, FolderLockedError, GeofError
-from geof.executor import Function, Job, Outcome, ShouldStop, Value, attempt, until
+from geof.executor import Job, Outcome, Outcomes, ShouldStop, Value, Work, attempt, never, until
 from geof.io import write_atomically
 from geof.training.run_folder import read_result
 from geof.version import __version__
@@ -76,12 +76,8 @@ class RayExecutor:
             ray.shutdown()
 
     def run(
-        self,
-        function: Function[Job, Value],
-        jobs: Iterable[Job],
-        *,
-        should_stop: ShouldStop = lambda: False,
-    ) -> Generator[tuple[Job, Outcome[Value]], None, None]:
+        self, work: Work[Job, Value], jobs: Iterable[Job], *, should_stop: ShouldStop = never
+    ) -> Outcomes[Job, Value]:
         """Yield every job with its outcome, its folder brought home.
 
         Raises:
@@ -89,7 +85,7 @@ class RayExecutor:
         """
         ray = self.ray
         stop = ray.remote(num_cpus=0)(StopFlag).remote()
-        held = ray.put(pickle.dumps((function, self.folder, self.code)))
+        held = ray.put(pickle.dumps((work, self.folder, self.code)))
         begin = ray.remote(num_cpus=1, max_retries=RETRIES)(_train)
         drawn = until(jobs, should_stop)
         running: dict[Any, Job] = {}
@@ -149,7 +145,7 @@ class StopFlag:
 
 def _train(held: bytes, job: Any, code: str, stop: Any) -> tuple[Outcome[Any], dict[str, bytes]]:
     """Do one job in a process of the cluster; return its outcome and its folder's files."""
-    function, folder_of, code_of = _loaded(held)
+    work, folder_of, code_of = _loaded(held)
     here = f"geof {__version__}, {code_of(job)}"
     if here != code:
         raise OtherCodeError(
@@ -157,7 +153,7 @@ def _train(held: bytes, job: Any, code: str, stop: Any) -> tuple[Outcome[Any], d
             "same version everywhere."
         )
     torch.set_num_threads(1)  # what the task has asked for
-    outcome = attempt(function, job, _Asked(stop))
+    outcome = attempt(work, job, _Asked(stop))
     if isinstance(outcome.error, FolderLockedError):
         return outcome, {}  # the files are another's
     folder = folder_of(job)
