@@ -226,6 +226,7 @@ def random_graph(
     channels: int = 5,
     signature: int = 3,
     dtype: torch.dtype = torch.float64,
+    simple: bool = True,
 ) -> Sample:
     """Return an undirected graph without self-loops; equal seeds give equal graphs.
 
@@ -236,12 +237,14 @@ def random_graph(
         channels: Width of the features.
         signature: Width of the signatures.
         dtype: Of both.
+        simple: ``False`` leaves the pairs as they are drawn: directed, with repeats and loops.
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(nodes, channels, generator=generator, dtype=torch.float64)
     edge_index = torch.randint(0, nodes, (2, edges), generator=generator)
     u = torch.rand(nodes, signature, generator=generator, dtype=torch.float64)
-    edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]], num_nodes=nodes)
+    if simple:
+        edge_index = to_undirected(edge_index[:, edge_index[0] != edge_index[1]], num_nodes=nodes)
     return x.to(dtype), edge_index, u.to(dtype)
 
 
