@@ -193,12 +193,15 @@ def test_a_mark_before_the_header_and_other_encodings(folder):
         read(folder)
 
 
+def test_a_missing_parquet_file(folder):
+    pytest.importorskip("pyarrow")
+    with pytest.raises(DataError, match=r"read '.*missing\.parquet', but No such file"):
+        read_table(folder / "missing.parquet")
+
+
 def test_files_that_are_none(folder):
-    for name in ("missing.csv", "missing.parquet"):
-        if name.endswith("parquet"):
-            pytest.importorskip("pyarrow")
-        with pytest.raises(DataError, match=f"read '.*{name}', but No such file"):
-            read_table(folder / name)
+    with pytest.raises(DataError, match=r"read '.*missing\.csv', but No such file"):
+        read_table(folder / "missing.csv")
     (folder / "folder.csv").mkdir()
     with pytest.raises(DataError, match="but Is a directory"):
         read_table(folder / "folder.csv")
@@ -398,22 +401,35 @@ def test_parquet_without_pyarrow_says_what_to_install(folder, monkeypatch):
 PAGE = Path(__file__).parents[2] / "docs" / "own-data.md"
 
 
-def run_examples(molecules: bool) -> None:
+def run_examples(molecules: bool, capsys) -> dict[str, object]:
+    """Run the page's code, require it to print what its comments say, and return its names."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     chosen = [block for block in blocks if ("read_molecules" in block) == molecules]
-    assert chosen
     names: dict[str, object] = {"Path": Path}
     for block in chosen:
         exec(compile(block, str(PAGE), "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    said = re.findall(r"^print\(.*\)  # (.*)$", "".join(chosen), flags=re.MULTILINE)
+    assert said
+    for line, comment in zip(printed, said, strict=True):
+        assert comment.startswith(line) or line.startswith(comment.removesuffix("...")), line
+    return names
 
 
-def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
+def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("networkx")
     monkeypatch.chdir(tmp_path)
-    run_examples(molecules=False)
+    names = run_examples(False, capsys)
+    assert names["other"].node_ids == ("fay",)
+    assert names["pairs"].tolist() == [[0, 1], [4, 3]]
+    assert names["karate"].class_names == ("Mr. Hi", "Officer")
+    assert names["one"].node_ids == ("a", "b")
+    assert len(names["several"].graphs) == 4
 
 
-def test_the_molecules_of_the_page_are_read(tmp_path, monkeypatch):
+def test_the_molecules_of_the_page_are_read(tmp_path, monkeypatch, capsys):
     pytest.importorskip("rdkit")
     monkeypatch.chdir(tmp_path)
-    run_examples(molecules=True)
+    names = run_examples(True, capsys)
+    assert [int(graph.y) for graph in names["drugs"].graphs] == [0, 1, 0, 1]
+    assert [int(graph.y) for graph in names["new"].graphs] == [-1] * 4

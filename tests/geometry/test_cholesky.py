@@ -287,7 +287,9 @@ class TestGradient:
         draw = random_state(9)
         blocks = torch.stack([indefinite(draw, 3, t) for t in attempts]).requires_grad_()
         operator = torch.ops.geof.stabilised_cholesky.default
-        torch.library.opcheck(operator, (blocks, 1e-3, 10.0, 4))
+        found = torch.library.opcheck(operator, (blocks, 1e-3, 10.0, 4))
+        assert set(found.values()) == {"SUCCESS"}
+        assert len(found) == 4
 
 
 class TestTarget:
