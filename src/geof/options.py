@@ -203,6 +203,8 @@ def _is_union(hint: Any) -> bool:
 
 def _as_wanted(hint: Any, value: Any) -> Any:
     """Return a list as a tuple and text as a path where one is wanted: YAML has neither."""
+    if not isinstance(value, list | str):
+        return value
     bare = _bare(hint)
     kinds = [_bare(kind) for kind in (get_args(bare) if _is_union(bare) else (bare,))]
     if isinstance(value, list) and any(get_origin(kind) is tuple for kind in kinds):
