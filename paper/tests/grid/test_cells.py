@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
 from geof.methods import registry
 from geof_paper.grid.cells import (
@@ -17,10 +18,19 @@ from geof_paper.grid.cells import (
     choose_rows,
     config_of,
 )
+from geof_paper.grid.declared import STUDIES, choose_benchmarks
 
 
 def row(*changes: str, method="geof", preset="paper", study: str | None = None) -> Row:
     return Row("node", "CiteSeer", method, preset, changes, study)
+
+
+def test_a_further_dataset_is_run_when_named_and_not_the_papers(monkeypatch):
+    monkeypatch.setitem(CATALOGUE, "Ring", replace(CATALOGUE["CiteSeer"], name="Ring"))
+    assert "Ring" not in {r.dataset for r in choose_rows(None, None, None)}
+    rows = choose_rows(None, ["Ring", "NCI1"], [("geof", "tuned")])
+    assert [r.benchmark for r in rows] == [("node", "Ring"), ("link", "Ring"), ("graph", "NCI1")]
+    assert choose_benchmarks(STUDIES["ablation"], ["Ring"]) == (("node", "Ring"),)
 
 
 def test_the_papers_eighteen_benchmarks():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
 from geof.nn.settings import VARIANTS
-from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
+from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row, benchmarks_of
 from geof_paper.studies.compared import COMPARED, Compared
 from geof_paper.studies.printed import Printed, paper_tables, printed
 
@@ -250,7 +250,7 @@ def choose_benchmarks(study: Study, datasets: Sequence[str] | None) -> tuple[Ben
         if name not in CATALOGUE:
             raise ConfigError(f"Unknown dataset {name!r}. " + nearest(name, CATALOGUE))
         own = [benchmark for benchmark in study.benchmarks if benchmark[1] == name]
-        chosen += own or [next(benchmark for benchmark in BENCHMARKS if benchmark[1] == name)]
+        chosen += own or benchmarks_of([name])[:1]
     if study.nodes_only and any(task != "node" for task, _ in chosen):
         raise ConfigError(
             f"Expected datasets of node classification for '{study.name}' (got "
