@@ -98,7 +98,8 @@ class Option:
         name = f"{place}{self.name}"
         if choices := _choices(self.hint):
             require_option(name, None if value is None else str(value), choices)
-        raise ConfigError(f"Expected '{name}' to be {self.wanted} (got {value!r}).")
+        wanted = f"Expected '{name}' to be {self.wanted} (got {value!r})."
+        raise ConfigError(f"{wanted} {self.help}".rstrip())
 
 
 class Options:

@@ -287,6 +287,11 @@ def test_ranges(options, message):
         TrainingConfig.of(options)
 
 
+def test_a_refusal_tells_what_the_option_means():
+    with pytest.raises(ConfigError, match=r"\(got 0\)\. Most passes over the training part\.$"):
+        TrainingConfig(epochs=0)
+
+
 def test_an_unknown_option_names_the_nearest():
     with pytest.raises(ConfigError, match=r"'learning_rat'.*Did you mean 'learning_rate'"):
         TrainingConfig.of({"learning_rat": 0.1})
