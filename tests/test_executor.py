@@ -381,13 +381,16 @@ def test_a_worker_is_deaf_to_the_terminal_from_the_beginning(seconds, tmp_path):
 
 PARENT = """
 import os, sys, time
+from pathlib import Path
 from geof.processes import Processes
 from tests.test_executor import act
 
 def jobs():
     yield "work", sys.argv[1]
     if len(sys.argv) > 2 and os.fork() == 0:  # it has the pipe of the first worker, too
-        time.sleep(3)
+        until = time.monotonic() + 30
+        while not Path(sys.argv[1], "over").exists() and time.monotonic() < until:
+            time.sleep(0.02)
         os._exit(0)
     yield "work", sys.argv[1]
 
@@ -412,4 +415,5 @@ def test_workers_do_not_outlive_their_parent(number, more, tmp_path):
         parent.send_signal(number)
         parent.wait()
     wait_for(lambda: len(names(tmp_path, "saved-*")) == 2, 2.5)
+    (tmp_path / "over").touch()
     wait_for(lambda: not marked(mark), 5)
