@@ -25,12 +25,21 @@ from geof.methods.registry import (
     method_options,
     readout_options,
 )
-from geof.options import Count, Option, Options, declared, require_known, require_option
+from geof.options import (
+    Count,
+    Option,
+    Options,
+    Positive,
+    declared,
+    require_known,
+    require_option,
+)
+from geof.training.metrics import metric_named
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
-SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
+ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[Positive, ...]
 
 
 @dataclass(frozen=True)
@@ -107,8 +116,27 @@ class TrainingConfig(Options):
         ),
     ] = None
 
+    metric: Annotated[
+        str | None,
+        Field(
+            description="What chooses the epoch: accuracy, balanced_accuracy, macro_f1, roc_auc, "
+            "average_precision, mrr, hits@K, rmse, mae or r2, as the task admits."
+        ),
+    ] = None
+    class_weights: Annotated[
+        ClassWeights | None,
+        Field(
+            description="Of the loss: none, balanced (by how rare a class is in the training part) "
+            "or one per class; for yes-or-no targets, of the positive label."
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.metric is not None:
+            metric_named(self.metric)
+        if self.class_weights == "none":
+            object.__setattr__(self, "class_weights", None)
         steps = (self.decay_every, self.decay_factor)
         if any((value is not None) != (self.schedule == "step") for value in steps):
             raise ConfigError(
@@ -182,7 +210,8 @@ class RunConfig:
         method: What is trained, a registered method.
         task: Node, link or graph.
         preset: Where the options come from, for the record.
-        split: Number of the split or fold, or ``"scaffold"``.
+        split: Number of the split or fold, a file, or how it is made; see
+            :mod:`geof.data.own_splits`.
         folds: Into how many folds graphs are divided.
         data: What names the data.
         options: The method's options; those not given are filled in.
