@@ -396,7 +396,7 @@ def read_labels(
     names: Sequence[str] = (),
     target_names: Sequence[str] = (),
 ) -> Labels:
-    """Return class indices (see :func:`index_labels`), or targets of the kind asked for or found."""
+    """Return class indices (see :func:`index_labels`), or targets of the kind asked for."""
     asked = options.get("target_kind")
     if asked is None and (names or options.get("class_names")):
         asked = "classes"

@@ -1,7 +1,7 @@
 """What is to be predicted: classes, numbers, or several yes-or-no targets, from cells and arrays.
 
-Classes are indices ``(n,)``, -1 where there is none. Numbers and binary targets are a float64 matrix
-``(n, T)`` with NaN where a value is missing; a row may lack some of its targets.
+Classes are indices ``(n,)``, -1 where there is none. Numbers and binary targets are a float64
+matrix ``(n, T)`` with NaN where a value is missing; a row may lack some of its targets.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
+from geof.data.own_splits import split_file
 from geof.data.sources import DataConfig, SignatureConfig
 from geof.errors import ConfigError
 from geof.io import dump_yaml, merge
@@ -288,7 +289,7 @@ class RunConfig:
 
     def tree(self) -> dict[str, Any]:
         """Return every option as :meth:`parse` and YAML take it; off ones too, over a preset."""
-        tree = {key: getattr(self, key) for key in RUN_KEYS}
+        tree = {key: getattr(self, key) for key in RUN_KEYS} | {"split": self._found_again()}
         tree |= {"data": self.data.to_dict(), **_all_values(self.training)}
         tree |= {"options": _plain(self.options), "readout": _plain(self.readout)}
         tree["signature"] = _all_values(self.signature)
@@ -303,6 +304,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that :meth:`from_dict` reads back."""
         plain = {key: getattr(self, key) for key in (*RUN_KEYS, "read_test")}
+        plain["split"] = self._found_again()
         plain |= {"options": _plain(self.options), "readout": _plain(self.readout)}
         plain["data"] = self.data.to_dict()
         for name in ("training", "pretraining", "signature"):
@@ -328,7 +330,16 @@ class RunConfig:
 
     def without_paths(self) -> RunConfig:
         """Return the same without names of files, as a checkpoint carries it."""
-        return replace(self, data=self.data.columns_only())
+        split = self.split if split_file(self.split) is None else "0"
+        seeded = self.training
+        if split != self.split:  # whose number would be another seed
+            seeded = replace(seeded, seed=self.seed)
+        return replace(self, data=self.data.columns_only(), split=split, training=seeded)
+
+    def _found_again(self) -> str:
+        """Return the split, the name of a file made absolute."""
+        file = split_file(self.split)
+        return self.split if file is None else str(file.resolve())
 
 
 def renamed(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ class Objective:
         return y.float()
 
     def loss(self, outputs: Tensor, aims: Tensor) -> Tensor:
-        """Return the loss of rows: cross-entropy, Eqs. (13) and (14), or the mean over known targets.
+        """Return the loss: cross-entropy, Eqs. (13) and (14), or the mean over known targets.
 
         Args:
             outputs: ``(R, C)`` or ``(R, T)``.

@@ -20,12 +20,14 @@ from geof.data.batching import NeighbourBatch, NeighbourSampler, PackedGraphs, s
 from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import LinkSplit, check_no_leak, random_link_split
+from geof.data.own_splits import own_split
 from geof.data.records import GraphSet, NodeGraph, undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.data.splits import (
     DatasetIdentity,
     GraphSplit,
     IndexSplit,
+    NodeSplit,
     random_node_split,
     stratified_folds,
 )
@@ -242,8 +244,8 @@ class LinkTask(Task):
     ) -> None:
         if data.directed:
             raise ConfigError(
-                "Expected edges without direction for the link task (got '--directed'): a link joins "
-                "two nodes either way. Leave '--directed' out."
+                "Expected edges without direction for the link task (got '--directed'): a link "
+                "joins two nodes either way. Leave '--directed' out."
             )
         self.data = data
         self.split = split
@@ -412,9 +414,7 @@ class GraphTask(Task):
         objective = self.objective
         two = objective.kind == "classes" and len(objective.names) == 2
         more = objective.reported(*(["roc_auc"] if two else []), self.metric)
-        metrics = objective.metrics(
-            logits, self.labels[chosen], self.metric, () if brief else more
-        )
+        metrics = objective.metrics(logits, self.labels[chosen], self.metric, () if brief else more)
         return Scores(metrics, objective.loss(logits, self.aims[chosen]).item())
 
     def inputs_of(self, chosen: Tensor) -> GraphInputs:
@@ -441,11 +441,14 @@ def build_task(config: RunConfig, data: NodeGraph | GraphSet) -> Task:
         return GraphTask(
             data, split, metric=metric, training=training, seed=seed, signature=signature
         )
-    graph, number = data.graph, _number(config)
+    graph = data.graph
     if config.task == "link":
-        links = random_link_split(graph.edge_index, graph.num_nodes, number)
+        links = random_link_split(graph.edge_index, graph.num_nodes, _number(config))
         return LinkTask(data, links, signature=signature, training=training, seed=seed)
-    nodes = random_node_split(graph.num_nodes, number, nodes=labelled(graph.y))
+    if config.split.isdecimal():
+        nodes = random_node_split(graph.num_nodes, int(config.split), nodes=labelled(graph.y))
+    else:
+        nodes = own_split(config.split, data, labelled(graph.y), NodeSplit, NODE_SHARES)
     return NodeTask(data, nodes, signature=signature, training=training, seed=seed)
 
 
@@ -460,9 +463,7 @@ def graph_label(y: Tensor) -> Tensor:
     return y.reshape(1, -1) if y.is_floating_point() else y.reshape(-1)[:1]
 
 
-def node_signature(
-    data: NodeGraph, config: SignatureConfig | None = None
-) -> StructuralSignature:
+def node_signature(data: NodeGraph, config: SignatureConfig | None = None) -> StructuralSignature:
     """Return the signatures of a graph's nodes; direction plays no part in them."""
     graph, edges = data.graph, data.graph.edge_index
     if data.directed:
@@ -472,30 +473,32 @@ def node_signature(
 
 def _number(config: RunConfig) -> int:
     if not config.split.isdecimal():
-        raise ConfigError(f"Expected '--split' to be a number from 0 (got {config.split!r}).")
+        raise ConfigError(
+            f"Expected '--split' to be a number from 0 for the link task (got {config.split!r})."
+        )
     return int(config.split)
 
 
 def _graph_split(config: RunConfig, data: GraphSet) -> GraphSplit:
-    """Return a stratified fold of the labelled graphs, or OGB's scaffold split."""
-    if config.split == "scaffold":
-        if data.name != "ogbg-molhiv":
-            raise ConfigError(f"Expected ogbg-molhiv for '--split scaffold' (got '{data.name}').")
+    """Return a fold of the labelled graphs, stratified by class, or a split of the user's own."""
+    labels = torch.cat([graph_label(graph.y) for graph in data.graphs])
+    if config.split == "scaffold" and data.name == "ogbg-molhiv":
         parts = scaffold_split(config.data.data_root)
         train, validation, test = parts["train"], parts["valid"], parts["test"]
         return GraphSplit.fixed(
             train, validation, test, size=len(data.graphs), name="OGB scaffold split"
         )
-    labels = torch.cat([graph.y.view(-1) for graph in data.graphs])
-    labelled = (labels >= 0).nonzero().flatten()
-    folds = stratified_folds(labels[labelled], 0, config.folds)
-    number = _number(config)
+    if not config.split.isdecimal():
+        return own_split(config.split, data, labelled(labels), GraphSplit, GRAPH_SHARES)
+    chosen, number = labelled(labels).nonzero().flatten(), int(config.split)
+    classes = data.targets.kind == "classes"
+    strata = labels[chosen] if classes else torch.zeros(len(chosen), dtype=torch.long)
+    folds = stratified_folds(strata, 0, config.folds)
     if number >= len(folds):
         raise ConfigError(f"Expected '--split' from 0 to {len(folds) - 1} (got {number}).")
     fold = folds[number]
-    return GraphSplit(
-        labelled[fold.train], labelled[fold.validation], labelled[fold.test], fold.name
-    )
+    name = fold.name if classes else fold.name.replace("stratified", "random")
+    return GraphSplit(chosen[fold.train], chosen[fold.validation], chosen[fold.test], name)
 
 
 def _shape_of(inputs: GraphInputs, num_classes: int) -> InputShape:
@@ -527,6 +530,10 @@ def _read(
     finally:
         network.train(training)
 
+
+NODE_SHARES = (0.6, 0.2)
+GRAPH_SHARES = (0.8, 0.1)
+"""Of training and validation, as the numbered splits have them."""
 
 GRAPHS_PER_STEP = 64
 """Graphs per optimiser step unless told otherwise."""
