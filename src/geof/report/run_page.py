@@ -80,7 +80,7 @@ def run_page(
         missing.append(f"The geometry of nodes: '{asked['method']}' keeps none; only GeoF does.")
     return {
         "kind": "run",
-        "title": f"{config.get('dataset')}: {TASKS[asked['task']]} with {asked['method']}",
+        "title": f"{config.get('dataset')}: {_task(config)} with {asked['method']}",
         "finished": result is not None,
         "missing": missing,
         "headline": _headline(config, result, run, reports),
@@ -162,7 +162,7 @@ def _facts(
     facts = [
         ("Dataset", config.get("dataset")),
         ("Content hash", config.get("content_hash")),
-        ("Task", TASKS[asked["task"]]),
+        ("Task", _task(config)),
         ("Method", asked["method"]),
         ("Revision", config.get("revision")),
         ("Preset", asked.get("preset")),
@@ -182,6 +182,15 @@ def _facts(
         if result.get("peak_rss_bytes"):
             facts.append(("Peak memory", f"{result['peak_rss_bytes'] / 1e9:.2f} GB"))
     return [[name, str(value)] for name, value in facts if value is not None]
+
+
+def _task(config: Mapping[str, Any]) -> str:
+    """Return what the run is for, in words."""
+    kind = (config.get("targets") or {}).get("kind")
+    name = TASKS[config["run"]["task"]]
+    if kind == "binary":
+        return name + " of yes-or-no targets"
+    return name.replace("classification", "regression") if kind == "regression" else name
 
 
 def _time(result: Mapping[str, Any]) -> str:
