@@ -154,6 +154,8 @@ def test_seeds_deal_groups_otherwise():
 def test_three_groups_are_enough_however_large_one_is():
     found = split("group:g", graph(20, g=["big"] * 18 + ["x", "y"]))
     assert sorted(map(len, parts(found))) == [1, 1, 18]
+    found = split("group:g", graph(30, g=["x", "y", "z"] * 10))
+    assert list(map(len, parts(found))) == [10, 10, 10]
     with pytest.raises(DataError, match=r"at least 3 groups in column 'g'.*got 2"):
         split("group:g", graph(20, g=["x", "y"] * 10))
     with pytest.raises(DataError, match="1 empty cells of 20"):

@@ -30,12 +30,18 @@ def node_loss(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
     chosen = labels[mask]
     if chosen.numel() == 0:
         raise DataError("Expected 'mask' to select at least one labelled node (got none).")
-    return F.cross_entropy(logits[mask], chosen)
+    return graph_loss(logits[mask], chosen)
 
 
-def graph_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy over a batch of graphs, Eq. (14): ``(G, C)`` against ``(G,)``."""
-    return F.cross_entropy(logits, labels)
+def graph_loss(logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Cross-entropy over a batch of graphs, Eq. (14): ``(G, C)`` against ``(G,)``.
+
+    Args:
+        logits: ``(G, C)``.
+        labels: ``(G,)`` int64.
+        weight: Of each class, ``(C,)``; all alike if not given.
+    """
+    return F.cross_entropy(logits, labels, weight=weight)
 
 
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from geof.training.metrics import (
     Metric,
     binary_metric,
     class_metric,
+    graph_loss,
     mean_over_targets,
     metric_named,
     number_metric,
@@ -134,7 +135,7 @@ class Objective:
         """
         weights = outputs.new_tensor(self.weights) if self.weights else None
         if self.kind == "classes":
-            return F.cross_entropy(outputs, aims, weight=weights)
+            return graph_loss(outputs, aims, weights)
         known = ~aims.isnan()
         aims = torch.where(known, aims, 0.0).to(outputs.dtype)
         if self.kind == "regression":
