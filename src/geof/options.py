@@ -96,7 +96,7 @@ class Option:
         except ValidationError:
             pass
         name = f"{place}{self.name}"
-        if choices := _choices(self.hint):
+        if (choices := _choices(self.hint)) and not isinstance(value, list | tuple):
             require_option(name, None if value is None else str(value), choices)
         wanted = f"Expected '{name}' to be {self.wanted} (got {value!r})."
         raise ConfigError(f"{wanted} {self.help}".rstrip())

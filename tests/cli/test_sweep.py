@@ -200,7 +200,7 @@ def test_failed_trials_are_told_and_all_failed_is_a_failure(source, capsys):
         (["space.yaml", "learning_rate=3"], "in the space or as learning_rate=3 (got both)"),
         (["space.yaml", "--sampler", "grid"], "a range for 'learning_rate'"),
         (["space.yaml", "--splits", "0,0"], "different 'splits'"),
-        (["space.yaml", "--splits", "0,x"], "a number from 0 (got 'x')"),
+        (["space.yaml", "--splits", "0,x"], "a number from 0, 'scaffold'"),
         (["space.yaml", "--splits", "0", "--split", "1"], "(got both)"),
         (["space.yaml", "--splits", "0", "split=1"], "(got both)"),
         (["space.yaml", "model.dropout=0.1"], "in the space or as model.dropout=0.1 (got both)"),

@@ -25,6 +25,10 @@ Bé,2,Bern,dog
 eve,8,Ulm,dog
 """
 EDGES = 'source,target\nann,Bé\nBé,"c,d"\n日本,ann\n'
+ONE_WAY = (
+    "3 edges given in one direction taken as undirected. Keep the direction with directed=True "
+    "(--directed)."
+)
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def test_a_graph_with_text_identifiers(folder):
     assert graph.graph.edge_index.tolist() == [[0, 0, 1, 1, 2, 3], [1, 3, 0, 2, 1, 0]]
     assert graph.graph.x.shape == (5, 3)
     assert encoder.id_column == "id"
-    assert graph.notes == ("1 of 5 without a label.",)
+    assert graph.notes == ("1 of 5 without a label.", ONE_WAY)
 
 
 def test_readers_write_nothing(folder):
@@ -86,7 +90,8 @@ def test_repeats_and_self_loops_are_counted(folder):
     write(folder / "edges.csv", EDGES + "Bé,ann\nann,Bé\neve,eve\n")
     graph, _ = read(folder)
     assert graph.graph.num_edges == 6
-    assert graph.notes[1:] == ("1 self-loops removed.", "2 repeated edges merged.")
+    said = ("1 self-loops removed.", "2 repeated edges merged.", ONE_WAY.replace("3", "2"))
+    assert graph.notes[1:] == said
 
 
 def test_one_node_and_no_edges(tmp_path):

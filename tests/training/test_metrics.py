@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import math
+
 import pytest
+import sklearn.metrics as sk
 import torch
 
-from geof.errors import DataError
+from geof.errors import ConfigError, DataError, NonFiniteError
 from geof.training import accuracy, graph_loss, link_loss, link_metrics, node_loss, roc_auc
+from geof.training.metrics import (
+    METRICS,
+    binary_metric,
+    class_metric,
+    link_metric,
+    mean_over_targets,
+    metric_named,
+    number_metric,
+)
 
 
 def test_objectives_are_the_equations(random_state):
@@ -50,3 +62,66 @@ def test_link_metrics_by_hand():
     assert few["hits@20"] == 100
     hard = link_metrics(positive, torch.full((30,), 2.0))
     assert hard["hits@20"] == pytest.approx(100 / 3)
+
+
+# By name --------------------------------------------------------------------------------------
+
+
+def test_every_metric_knows_its_direction_and_unit():
+    assert {name for name, metric in METRICS.items() if metric.lower} == {"rmse", "mae"}
+    assert {name for name, metric in METRICS.items() if not metric.percent} == {"rmse", "mae", "r2"}
+    assert metric_named("hits@7").of == ("link",)
+    assert metric_named("rmse/price").lower
+    assert metric_named("accuracy").shown(12.345) == "12.35 %"
+    assert metric_named("rmse").shown(1234.567) == "1235"
+    assert metric_named("mae").selection.startswith("lowest validation metric")
+    for wrong in ("hits@0", "hits@", "rsme", ""):
+        with pytest.raises(ConfigError, match="Unknown metric"):
+            metric_named(wrong)
+
+
+def test_class_metrics_are_those_of_scikit_learn():
+    logits = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(50) % 2  # class 2 is predicted and never true
+    chosen = logits.argmax(-1)
+    recalls = [float((chosen[labels == c] == c).double().mean()) for c in (0, 1)]
+    assert class_metric("balanced_accuracy", logits, labels) == pytest.approx(50 * sum(recalls))
+    f1 = sk.f1_score(labels, chosen, average="macro")
+    assert class_metric("macro_f1", logits, labels) == pytest.approx(100 * f1)
+    two = logits[:, :2]
+    expected = 100 * sk.average_precision_score(labels, two[:, 1] - two[:, 0])
+    assert class_metric("average_precision", two, labels) == pytest.approx(expected)
+    with pytest.raises(DataError, match="positive label for average precision"):
+        class_metric("average_precision", two, labels * 0)
+
+
+def test_binary_metrics_leave_gaps_and_single_labels_out():
+    logits = torch.tensor([[1.0, 2.0, 0.1], [-1.0, -3.0, 0.2], [2.0, 1.0, 0.3], [-2.0, 5.0, 0.4]])
+    nan = math.nan
+    y = torch.tensor([[1.0, 0.0, 1.0], [0.0, nan, 1.0], [0.0, 1.0, nan], [nan, 1.0, nan]])
+    found = binary_metric("roc_auc", logits, y)
+    assert found[:2] == [50.0, 50.0]
+    assert math.isnan(found[2])
+    assert mean_over_targets("roc_auc", found) == 50.0
+    assert binary_metric("accuracy", logits, y) == pytest.approx([200 / 3, 200 / 3, 100])
+    with pytest.raises(DataError, match="for which 'roc_auc' is defined"):
+        mean_over_targets("roc_auc", [nan])
+
+
+def test_numbers_are_judged_where_they_are_known():
+    values = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 0.0]])
+    y = torch.tensor([[1.0, 10.0], [4.0, 10.0], [3.0, math.nan]])
+    assert number_metric("mae", values, y) == pytest.approx([2 / 3, 5])
+    assert number_metric("rmse", values, y) == pytest.approx([math.sqrt(4 / 3), math.sqrt(50)])
+    r2 = number_metric("r2", values, y)
+    assert r2[0] == pytest.approx(sk.r2_score(y[:, 0], values[:, 0]))
+    assert math.isnan(r2[1])
+    with pytest.raises(NonFiniteError, match="finite predictions"):
+        number_metric("mae", values / 0, y)
+
+
+def test_any_k_of_hits():
+    positive, negative = torch.tensor([3.0, 1.0]), torch.tensor([2.0, 0.0, -1.0])
+    assert link_metric("hits@1", positive, negative) == 50
+    assert link_metric("hits@2", positive, negative) == 100
+    assert link_metric("mrr", positive, negative) == link_metrics(positive, negative)["mrr"]

@@ -75,11 +75,13 @@ def _print_scores(title: str, scores: Scores) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from geof.training.metrics import metric_named
+
     table = Table(title=title)
     table.add_column("metric")
     table.add_column("value", justify="right")
     for name, value in scores.metrics.items():
-        table.add_row(name, f"{value:.2f} %")
+        table.add_row(name, metric_named(name).shown(value))
     table.add_row("loss", f"{scores.loss:.4f}")
     Console(markup=False).print(table)
 
@@ -118,14 +120,14 @@ def predict(options: argparse.Namespace) -> int:
         "target": options.target,
         "edge_columns": options.edge_columns or "refuse",
     }
-    data = read_data(options, opened)
+    data = read_data(options, opened, labelled=True)
     table = _predictions(options, opened, data, pair_options)
     say_notes(options, opened, data.notes)
     write_table(options.out, table)
     if options.json:
         print(json.dumps(_summary(options, opened, table), indent=2))
     else:
-        print(f"{len(table['prediction'])} predictions: {options.out}")
+        print(f"{len(next(iter(table.values())))} predictions: {options.out}")
     return 0
 
 
@@ -167,10 +169,19 @@ def _predictions(
 def _summary(
     options: argparse.Namespace, opened: Run, table: dict[str, list[Any]]
 ) -> dict[str, Any]:
+    said = {name: values for name, values in table.items() if name.startswith("prediction")}
+    if opened.objective.kind == "regression":
+        counts: dict[str, Any] = {
+            name: {"mean": sum(values) / max(len(values), 1)} for name, values in said.items()
+        }
+    elif list(said) == ["prediction"]:
+        counts = dict(sorted(Counter(said["prediction"]).items()))
+    else:
+        counts = {name: dict(sorted(Counter(values).items())) for name, values in said.items()}
     return {
         "out": str(options.out),
-        "rows": len(table["prediction"]),
-        "predictions": dict(sorted(Counter(table["prediction"]).items())),
+        "rows": len(next(iter(table.values()))),
+        "predictions": counts,
         "epoch": opened.epoch,
         "finished": opened.finished,
     }
@@ -302,24 +313,14 @@ def read_data(
     Args:
         options: The flags.
         run: Whose schema and classes apply.
-        labelled: Whether molecules are read with their labels; graphs always are, if they have any.
+        labelled: Whether molecules are read with the labels they have; graphs always are.
     """
     from geof.data.sources import read_benchmark
 
     config = data_config(options, run.config.data)
     kind = config.require_source()
     if kind == "molecules":
-        from geof.data.molecules import read_molecules
-
-        trained = run.config.data
-        assert config.molecules is not None
-        return read_molecules(
-            config.molecules,
-            smiles=config.smiles or trained.smiles or "smiles",
-            id_column=config.id or trained.id,
-            label=trained.label if labelled else None,
-            class_names=run.class_names if labelled else (),
-        )
+        return _read_molecules(config, run, labelled)
     if kind == "nodes":
         return _read_tables(config, run)
     if kind == "npz":
@@ -329,10 +330,32 @@ def read_data(
         return from_npz(
             config.npz,
             class_names=run.about.get("class_names") or (),
+            target_kind=run.objective.kind if run.config.task == "node" else None,
+            directed=run.config.data.directed,
             edge_columns=config.edge_columns or "refuse",
             allow_singletons=True,
         )
     return read_benchmark(config)
+
+
+def _read_molecules(config: DataConfig, run: Run, labelled: bool) -> GraphSet:
+    from geof.data.files import read_table
+    from geof.data.molecules import read_molecules
+
+    trained, kind = run.config.data, run.objective.kind
+    assert config.molecules is not None
+    labels = trained.labels if labelled else ()
+    if labels and not set(labels) <= set(read_table(config.molecules).columns):
+        labels = ()  # new molecules
+    return read_molecules(
+        config.molecules,
+        smiles=config.smiles or trained.smiles or "smiles",
+        id_column=config.id or trained.id,
+        label=labels,
+        class_names=run.class_names if labels and kind == "classes" else (),
+        target_kind=kind,
+        allow_singletons=True,
+    )
 
 
 def _read_tables(config: DataConfig, run: Run) -> NodeGraph:
@@ -354,6 +377,7 @@ def _read_tables(config: DataConfig, run: Run) -> NodeGraph:
         source=config.source,
         target=config.target,
         edge_columns=config.edge_columns or "refuse",
+        directed=run.config.data.directed,
     )
 
 

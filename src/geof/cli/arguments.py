@@ -82,6 +82,11 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to do with edge weights and features, which the model does not use (default: "
         "refuse)",
     )
+    more.add_argument(
+        "--directed",
+        action="store_true",
+        help="keep the direction of edges: messages run from source to target",
+    )
     more.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     more.add_argument(
         "--raw-features", action="store_true", help="benchmark features without row normalisation"
@@ -91,7 +96,17 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 def add_training_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what only training asks of the data."""
     more = parser.add_argument_group("about the labels")
-    more.add_argument("--label", metavar="COLUMN", help="the column to predict")
+    more.add_argument(
+        "--label",
+        action="append",
+        metavar="COLUMN",
+        help="the column to predict; again for several targets",
+    )
+    more.add_argument(
+        "--target-kind",
+        choices=("classes", "regression", "binary"),
+        help="what the labels are: classes, numbers, or yes-or-no each (default: guessed)",
+    )
     more.add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="leave a node column out"
     )
@@ -124,7 +139,19 @@ def add_config_arguments(parser: Parser) -> None:
         metavar="NAME",
         help="options that come with the method (default: tuned; or none)",
     )
-    run.add_argument("--split", help="number of the split or fold, or 'scaffold' (default: 0)")
+    split = run.add_mutually_exclusive_group()
+    split.add_argument(
+        "--split",
+        help="number of the split or fold, 'scaffold', 'group:COLUMN', 'time:COLUMN', or a file of "
+        "identifiers (.json, .csv) or of another run (.npz) (default: 0)",
+    )
+    split.add_argument(
+        "--split-column",
+        dest="split",
+        type="column:{}".format,
+        metavar="COLUMN",
+        help="column with the words train, validation and test",
+    )
     run.add_argument("--folds", type=positive, help="folds of graphs (default: 10)")
     add_plugin_argument(parser)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="options")
@@ -184,6 +211,8 @@ def given_data(options: argparse.Namespace) -> dict[str, Any]:
     from geof.options import declared
 
     values = {name: getattr(options, name, None) for name in declared(DataConfig)}
+    if values["label"] and len(values["label"]) == 1:
+        (values["label"],) = values["label"]
     return {name: value for name, value in values.items() if value}
 
 

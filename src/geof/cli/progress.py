@@ -33,13 +33,20 @@ class Meter(Protocol):
 
 
 @contextmanager
-def training_meter(console: Console, total: int, *, quiet: bool) -> Iterator[Meter]:
+def training_meter(
+    console: Console,
+    total: int,
+    *,
+    quiet: bool,
+    shown: Callable[[float, int], str] = "{:.{}f} %".format,
+) -> Iterator[Meter]:
     """Show epochs on a bar when on a terminal; otherwise print a line now and then.
 
     Args:
         console: Where to.
         total: Number of epochs in all.
         quiet: Show nothing.
+        shown: How to write a metric with so many digits.
     """
     from rich.progress import (
         BarColumn,
@@ -78,7 +85,7 @@ def training_meter(console: Console, total: int, *, quiet: bool) -> Iterator[Met
             self.done, self.seen = self.before + report.epoch, self.seen + 1
             status = f"epoch {report.epoch}, loss {report.loss:.3f}"
             if report.validation is not None:
-                status += f", validation {report.validation:.1f} %"
+                status += f", validation {shown(report.validation, 1)}"
             if live:
                 progress.update(bar, completed=self.done, status=status)
             elif not quiet:

@@ -231,7 +231,7 @@ class _Screen:
         from geof.training.sweep import best_of
 
         finished = sweep.finished()
-        best = best_of(finished)
+        best = best_of(finished, sweep.metric)
         if best is None:
             raise GeofError(
                 f"Expected a trial that works, but all {len(finished)} failed, the last with: "
@@ -248,8 +248,9 @@ class _Screen:
             }
             print(json.dumps(summary, indent=2))
             return 0
+        assert best.validation is not None
         self.say(
-            f"Best: validation {order.metric} {best.validation:.2f} % on splits "
+            f"Best: validation {order.metric} {sweep.metric.shown(best.validation)} on splits "
             f"{', '.join(order.splits)} with {_words(best)}"
         )
         self.say(f"Train it: geof train --config {shlex.quote(str(sweep.folder / 'best.yaml'))}")
@@ -258,8 +259,12 @@ class _Screen:
     def _outcome(self, trial: Finished) -> str:
         if trial.validation is None:
             return f"failed with {_words(trial)}: {trial.error}"
-        best = max(t.validation for t in self._told.values() if t.validation is not None)
-        return f"validation {trial.validation:.2f} % (best {best:.2f} %) with {_words(trial)}"
+        assert self._sweep is not None
+        metric = self._sweep.metric
+        known = [t.validation for t in self._told.values() if t.validation is not None]
+        best = min(known) if metric.lower else max(known)
+        reached = f"validation {metric.shown(trial.validation)} (best {metric.shown(best)})"
+        return f"{reached} with {_words(trial)}"
 
 
 def _words(trial: Finished) -> str:

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         print(config.to_yaml(), end="")
         return 0
-    data, schema = read_data(config.data, config.task)
+    data, schema = read_data(config.data, config.task, config.split)
     task = build_task(config, data)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     out = options.out or Path("runs") / f"{data.name}-{stamp}"
@@ -84,10 +84,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**vars(result), "folder": str(out)}, indent=2, sort_keys=True))
         return 0
-    test = "" if result.test is None else f"test {result.test:.2f} %, "
+    shown = trainer.metric.shown
+    test = "" if result.test is None else f"test {shown(result.test)}, "
     _say(
         console,
-        f"{result.metric}: {test}validation {result.validation:.2f} % at epoch "
+        f"{result.metric}: {test}validation {shown(result.validation)} at epoch "
         f"{result.best_epoch} of {result.epochs}",
     )
     _say(console, f"Run folder: {out.resolve()}")
@@ -102,7 +103,9 @@ def _fit(trainer: Trainer, out: Path, console: Console, *, quiet: bool) -> Resul
     config, task = trainer.config, trainer.task
     with (
         stop_requests() as should_stop,
-        training_meter(console, config.training.epochs, quiet=quiet) as meter,
+        training_meter(
+            console, config.training.epochs, quiet=quiet, shown=trainer.metric.shown
+        ) as meter,
     ):
         meter.start(
             f"{task.dataset}: {config.method} ({config.preset}), {task.kind} task, "
@@ -130,8 +133,11 @@ def _describe(task: Task) -> str:
     from geof.data.records import GraphSet
 
     data = task.data
-    y = [int(g.y) for g in data.graphs] if isinstance(data, GraphSet) else data.graph.y.tolist()
-    counts = ", ".join(f"{name} {y.count(i)}" for i, name in enumerate(data.class_names))
+    targets = f"{data.targets.kind}: {', '.join(data.targets.names)}"
+    if data.targets.kind == "classes":
+        y = [int(g.y) for g in data.graphs] if isinstance(data, GraphSet) else data.graph.y.tolist()
+        counts = ", ".join(f"{name} {y.count(i)}" for i, name in enumerate(data.class_names))
+        targets = f"classes: {counts or 'none'}"
     parts = (task.split.train, task.split.validation, task.split.test)
     sizes = "/".join(str(part.size(-1)) for part in parts)
-    return f"{task.shape.in_channels} features; classes: {counts or 'none'}; split {sizes}"
+    return f"{task.shape.in_channels} features; {targets}; split {sizes}"

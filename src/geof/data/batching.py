@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
+from geof.data.records import undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError
@@ -229,12 +230,19 @@ class PackedGraphs:
     def __len__(self) -> int:
         return len(self.first_node) - 1
 
-    def sign(self, settings: SignatureConfig | None = None) -> StructuralSignature:
-        """Return the signatures of all nodes; the degree is relative to each graph's own."""
+    def sign(
+        self, settings: SignatureConfig | None = None, *, directed: bool = False
+    ) -> StructuralSignature:
+        """Return the signatures of all nodes; the degree is relative to each graph's own.
+
+        Args:
+            settings: How.
+            directed: Whether edges have a direction, which plays no part in signatures.
+        """
         nodes, edges = self.first_node.diff(), self.first_edge.diff()
-        offset = torch.repeat_interleave(self.first_node[:-1], edges)
+        edge_index = self.edge_index + torch.repeat_interleave(self.first_node[:-1], edges)
         return cached_signature(
-            self.edge_index + offset,
+            undirected_edges(edge_index, len(self.x))[0] if directed else edge_index,
             len(self.x),
             settings,
             batch=torch.repeat_interleave(torch.arange(len(nodes)), nodes),

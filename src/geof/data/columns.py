@@ -20,8 +20,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geof.data.files import Table
+from geof.data.files import Table, number, truth
 from geof.data.records import class_names_of
+from geof.data.targets import (
+    CLASSES,
+    TargetFacts,
+    TargetKind,
+    check_target_kind,
+    column_facts,
+    column_targets,
+)
 from geof.errors import ConfigError, DataError, nearest
 
 Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "empty"]
@@ -75,6 +83,7 @@ class ColumnEncoder:
         label: The label column, if any.
         class_names: The label of each class index.
         dropped: Columns left out on request; later tables may have them or not.
+        targets: What is predicted; its columns where that is not one of the classes.
         missing: ``"error"`` refuses missing numbers, ``"mean"`` puts the fitted mean there.
 
     Example:
@@ -92,28 +101,32 @@ class ColumnEncoder:
     class_names: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     missing: Missing = "error"
+    targets: TargetFacts = CLASSES
 
     @classmethod
     def fit(
         cls,
         table: Table,
         *,
-        label: str | None = None,
+        label: str | Sequence[str] | None = None,
         id_column: str | None = None,
         drop: Iterable[str] = (),
         kinds: Mapping[str, Kind] | None = None,
         missing: Missing = "error",
+        target_kind: TargetKind | None = None,
     ) -> ColumnEncoder:
         """Read the schema off a table.
 
         Args:
             table: The rows to fit to; statistics come from all of them.
-            label: The column to predict.
+            label: The column to predict, or several.
             id_column: The column of identifiers.
             drop: Columns to leave out.
             kinds: The kind of columns that should not be guessed, for instance
                 ``{"postcode": "categorical"}``.
             missing: What to do where a number is missing.
+            target_kind: What the label columns hold, guessed if not given; see
+                :func:`~geof.data.targets.column_facts`.
 
         Raises:
             ConfigError: If an option contradicts another or is unknown.
@@ -122,16 +135,20 @@ class ColumnEncoder:
         dropped, chosen = tuple(drop), dict(kinds or {})
         for name in (*dropped, *chosen):
             table.cells(name)
-        _check_options(label, id_column, dropped, chosen, missing)
-        class_names = class_names_of(table.cells(label, "label column")) if label else ()
-        if label and not class_names:
+        labels = (label,) if isinstance(label, str) else tuple(label or ())
+        _check_options(labels, id_column, dropped, chosen, missing)
+        facts = column_facts(table, labels, target_kind)[0] if labels else CLASSES
+        classes = facts.kind == "classes"
+        class_names = class_names_of(table.cells(labels[0])) if labels and classes else ()
+        if labels and classes and not class_names:
             raise DataError(
-                f"Expected labels in column {label!r} of '{table.source}' (got none). Fill in the "
-                "known ones; a node may lack a label, not all of them."
+                f"Expected labels in column {labels[0]!r} of '{table.source}' (got none). Fill in "
+                "the known ones; a node may lack a label, not all of them."
             )
-        features = [n for n in table.columns if n not in {label, id_column, *dropped}]
+        features = [n for n in table.columns if n not in {*labels, id_column, *dropped}]
         columns = tuple(_fit_column(table, n, chosen.get(n), missing) for n in features)
-        return cls(columns, id_column, label, class_names, dropped, missing)
+        own = labels[0] if labels and classes else None
+        return cls(columns, id_column, own, class_names, dropped, missing, facts)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -163,7 +180,9 @@ class ColumnEncoder:
         return torch.from_numpy(x), tuple(notes)
 
     def encode_labels(self, table: Table) -> Tensor:
-        """Return class indices, -1 where the label or its whole column is missing."""
+        """Return class indices, -1 where the label or its whole column is missing, or targets."""
+        if self.targets.kind != "classes":
+            return column_targets(table, self.targets)
         if self.label is None or self.label not in table.columns:
             return torch.full((len(table),), -1)
         return label_indices(table, self.label, self.class_names)
@@ -188,7 +207,10 @@ class ColumnEncoder:
                 content[name] = _words(content[name])
             if content["missing"] not in get_args(Missing):
                 raise ValueError(f"missing={content['missing']!r}")
-            return cls(columns, **content)
+            targets = content.pop("targets", {"kind": "classes", "names": []})
+            facts = TargetFacts(targets["kind"], _words(targets["names"]))
+            check_target_kind(facts.kind)
+            return cls(columns, **content, targets=facts)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"Expected the JSON of a column encoder, format {FORMAT} (got something else: "
@@ -202,7 +224,7 @@ class ColumnEncoder:
                 f"Expected the columns of the training table in '{table.source}' (lacks "
                 f"{_listed(lacking)}). " + nearest(lacking[0], table.columns)
             )
-        allowed = wanted | {self.label, self.id_column, *self.dropped}
+        allowed = wanted | {self.label, self.id_column, *self.dropped, *self.targets.names}
         if unknown := [name for name in table.columns if name not in allowed]:
             raise DataError(
                 f"Expected only columns of the training table in '{table.source}' (got also "
@@ -229,13 +251,13 @@ def label_indices(table: Table, label: str, class_names: Sequence[str]) -> Tenso
 
 
 def _check_options(
-    label: str | None,
+    labels: Sequence[str],
     id_column: str | None,
     dropped: Sequence[str],
     kinds: Mapping[str, str],
     missing: str,
 ) -> None:
-    taken = [name for name in (label, id_column) if name is not None]
+    taken = [name for name in (*labels, id_column) if name is not None]
     for name in {*taken, *dropped, *kinds}:
         if [*taken, *dropped, *kinds].count(name) > 1:
             raise ConfigError(
@@ -286,10 +308,10 @@ def _guess_kind(table: Table, name: str) -> Kind:
 
 def _kind_of_text(table: Table, name: str, rows: Sequence[int]) -> Kind:
     cells = table.columns[name]
-    words = [row for row in rows if _number(cells[row]) is None]
+    words = [row for row in rows if number(cells[row]) is None]
     if not words:
         return "numeric"
-    if all(_truth(cells[row]) is not None for row in rows):
+    if all(truth(cells[row]) is not None for row in rows):
         return "boolean"
     if 2 * len(words) < len(rows):  # a slip among numbers, not a column of words
         raise DataError(
@@ -313,22 +335,9 @@ def _refuse_free_text(table: Table, name: str) -> None:
         )
 
 
-def _number(cell: str) -> float | None:
-    if "_" in cell:  # float() would take 1_000 for a number
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        return None
-
-
-def _truth(cell: str) -> float | None:
-    return {"true": 1.0, "false": 0.0}.get(cell.strip().lower())
-
-
 def _values(table: Table, name: str, kind: Kind, missing: Missing) -> NDArray[np.float64]:
     """Return the numbers of a column, NaN where one is missing and may be."""
-    parse, wanted = (_truth, "true or false") if kind == "boolean" else (_number, "a finite number")
+    parse, wanted = (truth, "true or false") if kind == "boolean" else (number, "a finite number")
     values = np.full(len(table), math.nan)
     for row, cell in enumerate(table.columns[name]):
         value = parse(cell)
@@ -426,7 +435,7 @@ def _schema_from_json(entry: dict[str, Any]) -> ColumnSchema:
     column = ColumnSchema(**{**entry, "vocabulary": _words(entry["vocabulary"])})
     if column.kind not in get_args(Kind) or not isinstance(column.name, str):
         raise ValueError(f"column {column.name!r} of kind {column.kind!r}")
-    if not all(math.isfinite(float(number)) for number in (column.mean, column.scale)):
+    if not all(math.isfinite(float(value)) for value in (column.mean, column.scale)):
         raise ValueError(f"column {column.name!r} has no finite mean and scale")
     return column
 

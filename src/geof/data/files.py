@@ -305,3 +305,18 @@ def unique_cells(table: Table, column: str, known: Iterable[str] = ()) -> tuple[
             )
         seen[name] = row
     return tuple(seen)
+
+
+def number(cell: str) -> float | None:
+    """Return the number a cell holds, ``None`` for anything else."""
+    if "_" in cell:  # float() would take 1_000 for a number
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def truth(cell: str) -> float | None:
+    """Return 1 for true, 0 for false, ``None`` for anything else."""
+    return {"true": 1.0, "false": 0.0}.get(cell.strip().lower())

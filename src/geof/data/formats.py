@@ -1,7 +1,8 @@
 """Graphs from ``.npz`` files, NetworkX and PyG, all brought to the one form of ``records``.
 
-Edges become undirected, sorted, without repeats and self-loops; features stay as given, in float32;
-labels become class indices in sorted order, -1 where there is none. Notes count what changed.
+Edges become undirected (unless ``directed``), sorted, without repeats and self-loops; features stay
+as given, in float32; labels become class indices in sorted order, -1 where there is none, or the
+numbers of other targets. Notes count what changed.
 
 Every reader takes the same :class:`ReadOptions`.
 """
@@ -13,6 +14,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from geof.data.records import (
     Features,
@@ -30,25 +32,31 @@ from geof.data.records import (
     NodeGraph,
     ReadOptions,
     change_notes,
+    directed_edges,
     edge_columns_note,
     finite_features,
     graph_set,
-    index_labels,
     label_text,
     node_graph,
+    read_labels,
     sparse_features,
     undirected_edges,
 )
+from geof.data.targets import TargetFacts
 from geof.errors import DataError, DtypeError, ShapeError, nearest
 from geof.io import write_atomically
 
 _MATRIX_PARTS = ("data", "indices", "indptr", "shape")
 _NPZ_KEYS = {"x", "edge_index", "y", "labels", "class_names", "node_ids", "node_names"}
+_NPZ_KEYS |= {"target_kind", "target_names", "directed"}
 _NPZ_KEYS |= {f"{matrix}_{part}" for matrix in ("attr", "adj") for part in _MATRIX_PARTS}
 _EDGE_KEYS = {"edge_attr", "edge_weight"}
+_TYPE_KEYS = ("node_type", "edge_type")
 
 
-def from_npz(path: str | PathLike[str], **options: Unpack[ReadOptions]) -> NodeGraph:
+def from_npz(
+    path: str | PathLike[str], *, aside: Sequence[str] = (), **options: Unpack[ReadOptions]
+) -> NodeGraph:
     """Read one graph from an ``.npz`` file of plain arrays; nothing is ever unpickled.
 
     The file has the keys
@@ -56,39 +64,66 @@ def from_npz(path: str | PathLike[str], **options: Unpack[ReadOptions]) -> NodeG
     * ``x``, ``(n, d)``, or a CSR matrix in ``attr_data``, ``attr_indices``, ``attr_indptr`` and
       ``attr_shape``, which stays sparse;
     * ``edge_index``, ``(2, E)``, or a CSR matrix in ``adj_*`` with no value but one;
-    * optionally ``y`` or ``labels``, ``(n,)``: whole numbers (-1: none) or strings;
-    * optionally ``class_names`` of the classes 0, 1, ... in ``y``; ``node_ids``.
+    * optionally ``y`` or ``labels``, ``(n,)``: whole numbers (-1: none) or strings; floats or
+      several columns ``(n, T)`` for other targets, NaN where one is missing;
+    * optionally ``class_names`` of the classes 0, 1, ... in ``y``; ``node_ids``; what
+      :func:`to_npz` writes of other targets and of direction.
+
+    Args:
+        path: The file.
+        aside: Keys of arrays ``(n,)`` that a split goes by.
+        **options: See :class:`ReadOptions`.
 
     Raises:
         DataError: If the file is incomplete, lacks a key, or its values cannot be used.
     """
-    arrays, unused = _load_npz(path)
+    arrays, unused = _load_npz(path, aside)
+    _refuse_types({key: arrays.pop(key) for key in _TYPE_KEYS if key in arrays}, f"'{path}'")
+    if "target_kind" in arrays:
+        options.setdefault("target_kind", str(arrays["target_kind"]))  # type: ignore[typeddict-item]
     x = finite_features(_npz_features(arrays, path), f"'{path}'")
     edge_index, edge_keys = _npz_edges(arrays, path)
     notes = edge_columns_note(edge_keys | (_EDGE_KEYS & unused), f"'{path}'", options)
     if unused - _EDGE_KEYS:
         notes.append(f"Keys not used: {', '.join(sorted(unused - _EDGE_KEYS))}.")
     labels = arrays.get("y", arrays.get("labels"))
-    names = tuple(map(str, arrays.get("class_names", ())))
+    classes = options.get("target_kind") in (None, "classes")
+    names = tuple(map(str, arrays.get("class_names", ()))) if classes else ()
     if labels is not None and names:
         labels = _named_labels(labels, names, path)
-    y, class_names, said = index_labels(labels, x.size(0), options, names)
+    target_names = tuple(map(str, arrays.get("target_names", ())))
+    found = read_labels(labels, x.size(0), options, names, target_names)
     ids = arrays.get("node_ids", arrays.get("node_names"))
     node_ids = None if ids is None else tuple(map(str, ids))
-    notes += said
-    return node_graph(Path(path).stem, x, edge_index, y, class_names, node_ids, notes)
+    graph = node_graph(
+        Path(path).stem,
+        x,
+        edge_index,
+        found.y,
+        found.class_names,
+        node_ids,
+        notes + found.notes,
+        keep_direction=options.get("directed", False) or "directed" in arrays,
+        targets=found.facts,
+    )
+    return replace(graph, aside={key: _column(arrays[key], x.size(0), key) for key in aside})
 
 
 def to_npz(graph: NodeGraph, path: str | PathLike[str]) -> None:
     """Write a graph with the keys :func:`from_npz` reads, whole or not at all."""
     x, edge_index, y = graph.graph.x, graph.graph.edge_index, graph.graph.y
     arrays: dict[str, Any] = {"edge_index": edge_index.numpy(), "y": y.numpy()}
+    if graph.targets.kind != "classes":
+        arrays |= {"target_kind": graph.targets.kind, "target_names": list(graph.targets.names)}
+    if graph.directed:
+        arrays["directed"] = True
     if x.layout == torch.sparse_csr:
         parts = x.values(), x.col_indices(), x.crow_indices(), torch.tensor(x.shape)
         arrays |= {f"attr_{k}": v.numpy() for k, v in zip(_MATRIX_PARTS, parts, strict=True)}
     else:
         arrays["x"] = x.numpy()
-    for key, names in (("class_names", graph.class_names), ("node_ids", graph.node_ids)):
+    class_names = graph.class_names if graph.targets.kind == "classes" else None
+    for key, names in (("class_names", class_names), ("node_ids", graph.node_ids)):
         if names is not None:
             arrays[key] = np.array(names, dtype=str)
             if arrays[key].tolist() != list(names):
@@ -109,10 +144,10 @@ def from_networkx(
     """Read a NetworkX graph; the text of a node's name becomes its identifier.
 
     Args:
-        graph: Any NetworkX graph. A directed one is taken as undirected.
+        graph: Any NetworkX graph. A directed one is taken as undirected unless ``directed``.
         features: Node attributes in order: numbers, booleans or vectors of numbers. Without any,
             every node gets the constant 1.
-        label: The node attribute to predict; a node may lack it.
+        label: The node attribute to predict, text or a number; a node may lack it.
         name: A name for the dataset.
         **options: See :class:`ReadOptions`.
 
@@ -135,17 +170,21 @@ def from_networkx(
     edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     parts = [_attribute(attributes, feature) for feature in features]
     x = np.concatenate(parts, axis=1) if parts else _constant_feature(len(index), notes)
-    texts = np.array([label_text(values.get(label)) for values in attributes.values()], dtype=str)
-    y, class_names, said = index_labels(texts if label else None, len(index), options)
+    given = [values.get(label) for values in attributes.values()]
+    found = read_labels(_attribute_labels(given) if label else None, len(index), options)
+    if found.facts.kind != "classes" and label:
+        found = found._replace(facts=TargetFacts(found.facts.kind, (label,)))
     return node_graph(
         name,
         finite_features(x, "the NetworkX graph"),
         edge_index,
-        y,
-        class_names,
+        found.y,
+        found.class_names,
         tuple(map(str, index)),
-        notes + said,
+        notes + found.notes,
         directed=graph.is_directed(),
+        keep_direction=options.get("directed", False) and graph.is_directed(),
+        targets=found.facts,
     )
 
 
@@ -160,15 +199,25 @@ def from_pyg(
 
     Args:
         data: A homogeneous graph with ``edge_index`` and, where known, ``x`` and ``y`` (whole
-            numbers, -1: none). Without ``x`` every node gets the constant 1.
+            numbers, -1: none; floats or several columns for other targets, NaN: none). Without
+            ``x`` every node gets the constant 1.
         name: A name for the dataset.
         node_ids: Identifiers in node order.
         **options: See :class:`ReadOptions`.
     """
     x, edge_index, labels, notes = _pyg_parts(data, "the graph", options)
-    y, class_names, said = index_labels(labels, x.size(0), options)
-    ids = None if node_ids is None else tuple(node_ids)
-    return node_graph(name, x, edge_index, y, class_names, ids, notes + said)
+    found = read_labels(labels, x.size(0), options)
+    return node_graph(
+        name,
+        x,
+        edge_index,
+        found.y,
+        found.class_names,
+        None if node_ids is None else tuple(node_ids),
+        notes + found.notes,
+        keep_direction=options.get("directed", False),
+        targets=found.facts,
+    )
 
 
 def from_pyg_list(
@@ -178,7 +227,7 @@ def from_pyg_list(
     graph_ids: Sequence[str] | None = None,
     **options: Unpack[ReadOptions],
 ) -> GraphSet:
-    """Read PyG graphs for graph classification; ``y`` holds one label, or is absent.
+    """Read PyG graphs; ``y`` holds one label, or equally many targets in each, or is absent.
 
     Args:
         graphs: Homogeneous graphs with equally many features.
@@ -192,16 +241,71 @@ def from_pyg_list(
     notes: dict[str, None] = {}
     for i, data in enumerate(graphs):
         x, edge_index, label, said = _pyg_parts(data, f"graph {i}", options)
-        if label is not None and label.size != 1:
-            raise ShapeError(f"Expected one label in 'y' of graph {i} (got {label.size}).")
-        edge_index, changed = undirected_edges(edge_index, x.size(0))
+        normalise = directed_edges if options.get("directed", False) else undirected_edges
+        edge_index, changed = normalise(edge_index, x.size(0))
         changes += changed
         notes |= dict.fromkeys(said)
         members.append(Data(x=x.to_dense(), edge_index=edge_index))
-        labels.append(-1 if label is None else label.item())
-    y, class_names, said = index_labels(np.array(labels), len(members), options)
+        labels.append(None if label is None else label.reshape(-1))
+    found = read_labels(_stacked_labels(labels), len(members), options)
     ids = None if graph_ids is None else tuple(graph_ids)
-    return graph_set(name, members, y, class_names, ids, [*notes, *change_notes(changes), *said])
+    return graph_set(
+        name,
+        members,
+        found.y,
+        found.class_names,
+        ids,
+        [*notes, *change_notes(changes), *found.notes],
+        found.facts,
+        directed=options.get("directed", False),
+    )
+
+
+def _stacked_labels(labels: Sequence[NDArray[Any] | None]) -> NDArray[Any]:
+    """Return the labels of all graphs, ``(G,)`` or ``(G, T)``; missing ones are -1 or NaN."""
+    width = max(next((label.size for label in labels if label is not None), 1), 1)
+    for i, label in enumerate(labels):
+        if label is not None and label.size != width:
+            raise ShapeError(
+                f"Expected {width} labels or targets, as in every graph, in 'y' of graph {i} (got "
+                f"{label.size})."
+            )
+    real = width > 1 or any(label is not None and label.dtype.kind == "f" for label in labels)
+    empty = np.full(width, np.nan if real else -1)
+    rows = np.array([empty if label is None else label for label in labels])
+    return rows.reshape(-1) if width == 1 else rows
+
+
+def _attribute_labels(values: Sequence[Any]) -> NDArray[Any]:
+    """Return the labels of NetworkX nodes: floats if all are numbers and some are not whole."""
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    present = sum(value is not None for value in values)
+    if len(numbers) == present and any(isinstance(v, float) and v != v // 1 for v in numbers):
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array([label_text(value) for value in values], dtype=str)
+
+
+def _column(array: NDArray[Any], count: int, key: str) -> tuple[str, ...]:
+    if array.shape != (count,):
+        raise ShapeError(f"Expected {count} entries under '{key}' (got shape {array.shape}).")
+    return tuple(map(str, array.tolist()))
+
+
+def _refuse_types(types: Mapping[str, Any], where: str) -> None:
+    """Raise ``DataError`` for several types of nodes or edges, with what to do about them."""
+    remedies = {
+        "node_type": "Put the type into 'x' as one 0/1 column per type, fill what a type lacks with"
+        " zeros, and leave 'node_type' out",
+        "edge_type": "Keep one type of edges, or give the type as an edge attribute where the model"
+        " uses those, and leave 'edge_type' out",
+    }
+    for key, values in types.items():
+        count = len(np.unique(np.asarray(values)))
+        if count > 1:
+            raise DataError(
+                f"Expected nodes and edges of one type in {where} (got {count} values of "
+                f"'{key}'): heterogeneous graphs are not supported. {remedies[key]}."
+            )
 
 
 def _constant_feature(num_nodes: int, notes: list[str]) -> Tensor:
@@ -233,8 +337,17 @@ def _attribute(attributes: Mapping[Any, Mapping[str, Any]], name: str) -> NDArra
 def _pyg_parts(
     data: Data, where: str, options: ReadOptions
 ) -> tuple[Tensor, Tensor, NDArray[Any] | None, list[str]]:
+    if isinstance(data, HeteroData):
+        raise DtypeError(
+            f"Expected a homogeneous PyG Data as {where} (got HeteroData with "
+            f"{len(data.node_types)} types of nodes and {len(data.edge_types)} of edges). Give all "
+            "nodes features of one width with their type among them as 0/1 columns, take "
+            "data.to_homogeneous(), and delete its 'node_type' and 'edge_type'; or keep one type "
+            "of nodes and edges."
+        )
     if not isinstance(data, Data):
         raise DtypeError(f"Expected a homogeneous PyG Data as {where} (got {type(data).__name__}).")
+    _refuse_types({key: data[key] for key in _TYPE_KEYS if key in data}, where)
     present = {key for key in data.keys() if data[key] is not None}  # noqa: SIM118
     if "edge_index" not in present:
         raise DataError(f"Expected 'edge_index' in {where}. " + nearest("edge_index", present))
@@ -246,12 +359,18 @@ def _pyg_parts(
     return finite_features(x, where), data.edge_index.cpu(), labels, notes
 
 
-def _load_npz(path: str | PathLike[str]) -> tuple[dict[str, NDArray[Any]], set[str]]:
+def _load_npz(
+    path: str | PathLike[str], aside: Sequence[str] = ()
+) -> tuple[dict[str, NDArray[Any]], set[str]]:
     """Return the arrays under known keys, and the other keys."""
     try:
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
-            known = _NPZ_KEYS & set(archive.files)
+            for key in set(aside) - set(archive.files):
+                raise DataError(f"Expected the key '{key}' in '{path}'. {nearest(key, archive)}")
+            known = (_NPZ_KEYS | {*aside, *_TYPE_KEYS}) & set(archive.files)
             return {key: archive[key] for key in sorted(known)}, set(archive.files) - known
+    except DataError:
+        raise
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         remedy = "Check the path, or copy the file again"
         if "Object arrays" in str(error):

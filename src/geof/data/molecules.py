@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -15,7 +15,16 @@ from torch_geometric.data import Data
 
 from geof.data.columns import label_indices
 from geof.data.files import File, Table, read_table, unique_cells
-from geof.data.records import GraphSet, class_names_of, graph_set, require_members, undirected
+from geof.data.records import (
+    GraphSet,
+    Labels,
+    class_names_of,
+    graph_set,
+    missing_note,
+    require_members,
+    undirected,
+)
+from geof.data.targets import CLASSES, TargetKind, column_facts, column_targets, require_known
 from geof.draws import Integers
 from geof.errors import ConfigError, DataError, nearest
 
@@ -145,11 +154,13 @@ def read_molecules(
     file: File,
     *,
     smiles: str = "smiles",
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     id_column: str | None = None,
     class_names: Sequence[str] = (),
     on_invalid: OnInvalid = "note",
     allow_singletons: bool = False,
+    target_kind: TargetKind | None = None,
+    aside: Sequence[str] = (),
 ) -> GraphSet:
     """Read molecules with OGB's atom and bond features.
 
@@ -157,12 +168,16 @@ def read_molecules(
         file: ``.csv``, ``.tsv`` or ``.parquet``, a row per molecule. Further columns are not used
             and named in a note.
         smiles: The column of SMILES.
-        label: The column to predict; an empty cell is no label (-1). ``None`` for new molecules.
+        label: The column to predict, or several; an empty cell is no label. ``None`` for new
+            molecules.
         id_column: The column of identifiers (default: rows, counted from 0, as the file has them).
         class_names: For prediction: the classes a model was trained on, which labels must be among.
         on_invalid: ``"note"`` leaves out rows whose SMILES cannot be parsed and names their lines
             in a note; ``"error"`` refuses the first one.
-        allow_singletons: Whether a class may have a single member.
+        allow_singletons: Whether a class may have a single member, and a target no value at all.
+        target_kind: ``"classes"``, ``"regression"`` or ``"binary"`` (default: guessed, with a
+            note).
+        aside: Columns that a split goes by, kept beside the graphs.
 
     Raises:
         DataError: With file and line of what cannot be used.
@@ -174,16 +189,40 @@ def read_molecules(
     graphs, invalid = _parse(table, smiles, on_invalid)
     rows = [row for row in range(len(table)) if row not in invalid]
     kept = table.take(rows)
-    y, names = torch.full((len(kept),), -1), tuple(class_names)
-    if label is not None:
-        names = names or class_names_of(kept.cells(label, "label column"))
-        y = label_indices(kept, label, names)
-        if not class_names:
-            require_members(y, names, allow_singletons, f" of column {label!r} in '{file}'")
+    labels = (label,) if isinstance(label, str) else tuple(label or ())
+    beside = {name: tuple(kept.cells(name, "split column")) for name in aside}
+    found = _labels(kept, labels, target_kind, class_names, allow_singletons)
     ids = unique_cells(kept, id_column) if id_column else tuple(map(str, rows))
-    unlabelled = 0 if label is None else int((y < 0).sum())
-    notes = _notes(table, invalid, {smiles, label, id_column}, unlabelled)
-    return graph_set(Path(file).stem, graphs, y, names, ids, notes)
+    notes = _notes(table, invalid, {smiles, *labels, id_column, *aside})
+    said = [*found.notes, *notes]
+    read = graph_set(Path(file).stem, graphs, found.y, found.class_names, ids, said, found.facts)
+    return replace(read, aside=beside)
+
+
+def _labels(
+    table: Table,
+    columns: Sequence[str],
+    kind: TargetKind | None,
+    known: Sequence[str],
+    allow_singletons: bool,
+) -> Labels:
+    """Return what the label columns hold; ``known`` are the classes a model was trained on."""
+    if not columns:
+        return Labels(torch.full((len(table),), -1), tuple(known), CLASSES, [])
+    facts, notes = column_facts(table, columns, "classes" if known else kind)
+    if facts.kind != "classes":
+        y = column_targets(table, facts)
+        if not allow_singletons:
+            require_known(y, facts, f"'{table.source}'")
+        return Labels(y, (), facts, [*notes, *missing_note(y)])
+    names = tuple(known) or class_names_of(table.cells(columns[0], "label column"))
+    y = label_indices(table, columns[0], names)
+    if not known:
+        where = f" of column {columns[0]!r} in '{table.source}'"
+        require_members(y, names, allow_singletons, where)
+    unlabelled = int((y < 0).sum())
+    notes += [f"{unlabelled} of {len(table)} without a label."] if unlabelled else []
+    return Labels(y, names, facts, notes)
 
 
 def _parse(table: Table, smiles: str, on_invalid: OnInvalid) -> tuple[list[Data], dict[int, str]]:
@@ -209,9 +248,7 @@ def _parse(table: Table, smiles: str, on_invalid: OnInvalid) -> tuple[list[Data]
     return graphs, invalid
 
 
-def _notes(
-    table: Table, invalid: dict[int, str], used: set[str | None], unlabelled: int
-) -> list[str]:
+def _notes(table: Table, invalid: dict[int, str], used: set[str | None]) -> list[str]:
     notes = []
     if invalid:
         places = ", ".join(f"{table.places[row]} ({text!r})" for row, text in invalid.items())
@@ -219,8 +256,6 @@ def _notes(
             f"{len(invalid)} of {len(table)} SMILES in '{table.source}' cannot be parsed and are "
             f"left out: {table.unit} {places}."
         )
-    if unlabelled:
-        notes.append(f"{unlabelled} of {len(table) - len(invalid)} without a label.")
     if unused := [repr(name) for name in table.columns if name not in used]:
         notes.append(f"Columns not used: {', '.join(unused)}.")
     return notes

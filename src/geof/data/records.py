@@ -1,7 +1,8 @@
 """What loading gives, one labelled graph or a labelled set of graphs, and how it is built.
 
-Every reader gives these records. Edges become undirected, sorted, without repeats and self-loops;
-labels become class indices in sorted order, -1 where there is none; notes count what changed.
+Every reader gives these records. Edges become undirected (unless their direction is asked for),
+sorted, without repeats and self-loops; labels become class indices in sorted order, -1 where there
+is none, or :mod:`targets <geof.data.targets>`; notes count what changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import torch
@@ -21,6 +22,15 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from geof.data.cache import content_hash
+from geof.data.targets import (
+    CLASSES,
+    TargetFacts,
+    TargetKind,
+    array_facts,
+    array_targets,
+    labelled,
+    require_known,
+)
 from geof.draws import Integers
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
 
@@ -30,16 +40,20 @@ Features: TypeAlias = Tensor | NDArray[Any]
 
 @dataclass(frozen=True)
 class NodeGraph:
-    """A single graph for node classification or link prediction.
+    """A single graph whose nodes have labels, or for link prediction.
 
     Attributes:
         name: The dataset's name.
-        graph: ``x`` (dense, or sparse CSR where mostly zero), ``edge_index`` (undirected, sorted,
-            without repeats and self-loops) and ``y`` (int64, -1 for unlabelled).
+        graph: ``x`` (dense, or sparse CSR where mostly zero), ``edge_index`` (undirected unless
+            ``directed``, sorted, without repeats and self-loops) and ``y`` (int64, -1 for
+            unlabelled; ``(n, T)`` with NaN for other targets than classes).
         class_names: The label of each class index, in order.
         node_ids: The user's own identifiers in node order, or ``None`` for 0, 1, 2, ...
         notes: What a reader of a number measured on it must know: fallbacks, dropped rows.
         content_hash: Changes whenever the features, edges or labels do.
+        targets: What the labels are.
+        directed: Whether edges have kept their direction.
+        aside: Columns that a split goes by and that are no features, by name.
     """
 
     name: str
@@ -48,26 +62,37 @@ class NodeGraph:
     node_ids: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
     content_hash: str = ""
+    targets: TargetFacts = CLASSES
+    directed: bool = False
+    aside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
 
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a network gives per row: one per class or target."""
+        return len(self.class_names if self.targets.kind == "classes" else self.targets.names)
+
 
 @dataclass(frozen=True)
 class GraphSet:
-    """A set of graphs for graph classification.
+    """A set of graphs that have labels.
 
     Attributes:
         name: The dataset's name.
         graphs: Each with ``x`` (dense), ``edge_index`` (undirected, sorted, without repeats and
-            self-loops), ``y`` (one int64) and, where the source has them, ``edge_attr`` in the
-            order of ``edge_index``.
+            self-loops), ``y`` (one int64; ``(1, T)`` for other targets than classes) and, where
+            the source has them, ``edge_attr`` in the order of ``edge_index``.
         class_names: The label of each class index, in order.
         graph_ids: The user's own identifiers in order, or ``None`` for 0, 1, 2, ...
         notes: What a reader of a number measured on it must know: fallbacks, dropped rows.
         content_hash: Changes whenever the features, edges or labels do.
+        targets: What the labels are.
+        directed: Whether edges have kept their direction.
+        aside: Columns that a split goes by and that are no features, by name.
     """
 
     name: str
@@ -76,11 +101,19 @@ class GraphSet:
     graph_ids: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
     content_hash: str = ""
+    targets: TargetFacts = CLASSES
+    directed: bool = False
+    aside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a network gives per row: one per class or target."""
+        return len(self.class_names if self.targets.kind == "classes" else self.targets.names)
 
 
 class ReadOptions(TypedDict, total=False):
@@ -89,13 +122,19 @@ class ReadOptions(TypedDict, total=False):
     Attributes:
         class_names: The classes of an earlier graph; labels must be among them, and their order
             is kept. For prediction; by default the classes are the sorted labels.
+        target_kind: ``"classes"``, ``"regression"`` or ``"binary"``; guessed from the labels if
+            not given, with a note.
+        directed: Whether edges keep their direction (default: no). Messages then run along an
+            edge; signatures are those of the undirected graph.
         edge_columns: ``"refuse"`` (default) raises on weights and features of edges, which the
             model does not use; ``"ignore"`` drops them and says so in a note.
-        allow_singletons: Whether a class may have a single member, which no split can hold
-            (default: no).
+        allow_singletons: Whether a class may have a single member, which no split can hold, and a
+            target no value at all (default: no).
     """
 
     class_names: Sequence[str]
+    target_kind: TargetKind | None
+    directed: bool
     edge_columns: EdgeColumns
     allow_singletons: bool
 
@@ -110,13 +149,24 @@ def node_graph(
     notes: Sequence[str],
     *,
     directed: bool = True,
+    keep_direction: bool = False,
+    targets: TargetFacts = CLASSES,
 ) -> NodeGraph:
     """Put a graph together: edges normalised, changes noted, content hashed."""
     _check_ids(node_ids, x.size(0), "node")
-    edges, changed = undirected_edges(edge_index, x.size(0), directed=directed)
+    normalise = directed_edges if keep_direction else undirected_edges
+    edges, changed = normalise(edge_index, x.size(0), directed=directed)
     graph = Data(x=x, edge_index=edges, y=y)
-    digest = _hash_graphs([graph], class_names)
-    return NodeGraph(name, graph, class_names, node_ids, (*notes, *change_notes(changed)), digest)
+    return NodeGraph(
+        name,
+        graph,
+        class_names,
+        node_ids,
+        (*notes, *change_notes(changed)),
+        _hash_graphs([graph], class_names, targets),
+        targets,
+        directed=keep_direction,
+    )
 
 
 def graph_set(
@@ -126,6 +176,9 @@ def graph_set(
     class_names: tuple[str, ...],
     graph_ids: tuple[str, ...] | None,
     notes: Sequence[str],
+    targets: TargetFacts = CLASSES,
+    *,
+    directed: bool = False,
 ) -> GraphSet:
     """Put a set of graphs together; their edges are normalised already."""
     if not graphs:
@@ -137,9 +190,11 @@ def graph_set(
                 f"Expected {graphs[0].x.size(1)} features in every graph (got {graph.x.size(1)} "
                 f"in graph {i})."
             )
-        graph.y = label.reshape(1)
-    digest = _hash_graphs(graphs, class_names)
-    return GraphSet(name, graphs, class_names, graph_ids, tuple(notes), digest)
+        graph.y = label.reshape(1) if targets.kind == "classes" else label.reshape(1, -1)
+    digest = _hash_graphs(graphs, class_names, targets)
+    return GraphSet(
+        name, graphs, class_names, graph_ids, tuple(notes), digest, targets, directed=directed
+    )
 
 
 def _check_ids(ids: tuple[str, ...] | None, count: int, what: str) -> None:
@@ -152,9 +207,13 @@ def _check_ids(ids: tuple[str, ...] | None, count: int, what: str) -> None:
         raise DataError(f"Expected different {what} identifiers (got {name!r} {most} times).")
 
 
-def _hash_graphs(graphs: Sequence[Data], class_names: Sequence[str]) -> str:
-    """Return a hash of features, edges, labels and the names of the classes."""
-    tensors = {"classes": torch.tensor(list(json.dumps(class_names).encode()), dtype=torch.uint8)}
+def _hash_graphs(
+    graphs: Sequence[Data], class_names: Sequence[str], targets: TargetFacts = CLASSES
+) -> str:
+    """Return a hash of features, edges, labels and the names of classes or targets."""
+    tensors = {"classes": _bytes(class_names)}
+    if targets != CLASSES:
+        tensors["targets"] = _bytes([targets.kind, targets.names])
     for i, graph in enumerate(graphs):
         for key, value in graph.to_dict().items():
             pieces = [value]
@@ -162,6 +221,10 @@ def _hash_graphs(graphs: Sequence[Data], class_names: Sequence[str]) -> str:
                 pieces = [value.crow_indices(), value.col_indices(), value.values()]
             tensors |= {f"{i}/{key}/{value.shape}/{j}": p for j, p in enumerate(pieces)}
     return content_hash(tensors)
+
+
+def _bytes(names: Any) -> Tensor:
+    return torch.tensor(list(json.dumps(names).encode()), dtype=torch.uint8)
 
 
 # Edges ----------------------------------------------------------------------------------------
@@ -193,6 +256,52 @@ def undirected_edges(
         num_nodes: Number of nodes.
         directed: Whether an edge is expected in both directions (PyG), or once (tables).
     """
+    ends = _checked_ends(edge_index, num_nodes)
+    kept = ends[:, ends[0] != ends[1]]
+    one_way = one_way_edges(kept, num_nodes)
+    if not directed:
+        kept = np.sort(kept, axis=0)
+    given = np.unique(kept[0] * num_nodes + kept[1]).size
+    both = torch.from_numpy(undirected(kept[0], kept[1], num_nodes)[0])
+    changed = Counter({"self-loops removed": ends.shape[1] - kept.shape[1]})
+    changed["repeated edges merged"] = kept.shape[1] - given
+    if directed:
+        changed[ONE_WAY] = one_way
+    return both, changed
+
+
+ONE_WAY = "edges given in one direction taken as undirected"
+"""What is said of edges whose other direction is not among those given."""
+
+
+def one_way_edges(ends: Integers, num_nodes: int) -> int:
+    """Return how many different edges ``(2, E)`` are there without their other direction."""
+    source, target = ends[:, ends[0] != ends[1]]
+    there = np.unique(source * num_nodes + target)
+    back = np.unique(target * num_nodes + source)
+    return int(np.setdiff1d(there, back, assume_unique=True).size)
+
+
+def directed_edges(
+    edge_index: Tensor, num_nodes: int, *, directed: bool = True
+) -> tuple[Tensor, Counter[str]]:
+    """Return the edges as given, sorted and once, without self-loops, and what was changed.
+
+    Args:
+        edge_index: Sources in the first row: messages run from them to the second.
+        num_nodes: Number of nodes.
+        directed: Not read; :func:`undirected_edges` has it.
+    """
+    ends = _checked_ends(edge_index, num_nodes)
+    kept = ends[:, ends[0] != ends[1]]
+    key = np.unique(kept[0] * num_nodes + kept[1])
+    changed = Counter({"self-loops removed": ends.shape[1] - kept.shape[1]})
+    changed["repeated edges merged"] = kept.shape[1] - key.size
+    changed["edges keep their direction"] = key.size
+    return torch.from_numpy(np.stack(np.divmod(key, max(num_nodes, 1)))), changed
+
+
+def _checked_ends(edge_index: Tensor, num_nodes: int) -> Integers:
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ShapeError(f"Expected 'edge_index' of shape (2, E) (got {tuple(edge_index.shape)}).")
     if edge_index.is_floating_point() or edge_index.is_complex():
@@ -205,21 +314,14 @@ def undirected_edges(
             f"Expected edges between nodes 0 to {num_nodes - 1} (got "
             f"{tuple(ends[:, first].tolist())} at position {first})."
         )
-    kept = ends[:, ends[0] != ends[1]]
-    if not directed:
-        kept = np.sort(kept, axis=0)
-    given = np.unique(kept[0] * num_nodes + kept[1]).size
-    both = torch.from_numpy(undirected(kept[0], kept[1], num_nodes)[0])
-    changed = Counter({"self-loops removed": ends.shape[1] - kept.shape[1]})
-    changed["repeated edges merged"] = kept.shape[1] - given
-    if directed:
-        changed["edges given in one direction taken as undirected"] = both.size(1) - given
-    return both, changed
+    checked: Integers = ends
+    return checked
 
 
 def change_notes(changed: Mapping[str, int]) -> list[str]:
     """Return a sentence for each kind of change that happened."""
-    return [f"{count} {what}." for what, count in changed.items() if count]
+    remedies = {ONE_WAY: " Keep the direction with directed=True (--directed)."}
+    return [f"{n} {what}." + remedies.get(what, "") for what, n in changed.items() if n]
 
 
 def edge_columns_note(names: Iterable[str], where: str, options: ReadOptions) -> list[str]:
@@ -278,6 +380,44 @@ def index_labels(
     return y, names, [f"{unlabelled} of {count} without a label."] if unlabelled else []
 
 
+class Labels(NamedTuple):
+    """What a reader found to predict: values, names of classes, what they are, notes."""
+
+    y: Tensor
+    class_names: tuple[str, ...]
+    facts: TargetFacts
+    notes: list[str]
+
+
+def read_labels(
+    labels: NDArray[Any] | None,
+    count: int,
+    options: ReadOptions,
+    names: Sequence[str] = (),
+    target_names: Sequence[str] = (),
+) -> Labels:
+    """Return class indices (see :func:`index_labels`), or targets of the kind asked for."""
+    asked = options.get("target_kind")
+    if asked is None and (names or options.get("class_names")):
+        asked = "classes"
+    facts, notes = array_facts(labels, asked, target_names)
+    if labels is None or facts.kind == "classes":
+        y, class_names, said = index_labels(labels, count, options, names)
+        return Labels(y, class_names, facts, said)
+    y = array_targets(labels, count, facts)
+    if not options.get("allow_singletons", False):
+        require_known(y, facts, "the labels")
+    return Labels(y, (), facts, [*notes, *missing_note(y)])
+
+
+def missing_note(y: Tensor) -> list[str]:
+    """Return a sentence about targets that are missing, if any are."""
+    missing, bare = int(y.isnan().sum()), int((~labelled(y)).sum())
+    if not missing:
+        return []
+    return [f"{missing} of {y.numel()} targets are missing; {bare} of {len(y)} rows have none."]
+
+
 def class_names_of(labels: Iterable[str]) -> tuple[str, ...]:
     """Return the different labels in order, whole numbers by size; blank ones are no label."""
     names = {label for label in labels if label.strip()}
@@ -294,7 +434,8 @@ def require_members(y: Tensor, names: Sequence[str], allowed: bool, where: str =
         raise DataError(
             f"Expected at least two members in every class (got one in {lonely[0]!r}{where}"
             + (f" and {len(lonely) - 1} other classes" if len(lonely) > 1 else "")
-            + "): no split can hold it. Merge or unlabel it, or pass allow_singletons=True."
+            + "): no split can hold it. Merge or unlabel it, pass allow_singletons=True, or, if "
+            "the labels are amounts, target_kind='regression' (--target-kind regression)."
         )
 
 

@@ -16,7 +16,9 @@ from torch import Tensor
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import CATALOGUE, load
 from geof.data.columns import ColumnEncoder
-from geof.data.records import GraphSet, NodeGraph
+from geof.data.own_splits import SMILES, split_columns
+from geof.data.records import GraphSet, NodeGraph, ReadOptions
+from geof.data.targets import TargetKind
 from geof.errors import ConfigError
 from geof.methods.interface import TaskKind
 from geof.options import Options
@@ -42,7 +44,17 @@ class DataConfig(Options):
     source: Annotated[Text, Field(description="first column of edges or pairs")] = None
     target: Annotated[Text, Field(description="second column of edges or pairs")] = None
     smiles: Annotated[Text, Field(description="column of SMILES (default: smiles)")] = None
-    label: Annotated[Text, Field(description="the column to predict")] = None
+    label: Annotated[
+        str | tuple[str, ...] | None,
+        Field(description="the column to predict; several for several targets"),
+    ] = None
+    target_kind: Annotated[
+        TargetKind | None,
+        Field(description="what the labels are: classes, numbers or yes-or-no (default: guessed)"),
+    ] = None
+    directed: Annotated[
+        bool, Field(description="messages run along an edge's direction, from source to target")
+    ] = False
     drop: Annotated[tuple[str, ...], Field(description="node columns to leave out")] = ()
     missing: Annotated[
         Literal["error", "mean"] | None,
@@ -68,6 +80,11 @@ class DataConfig(Options):
     def kind(self) -> str | None:
         """Which source is named, ``None`` for data made in Python."""
         return next((name for name in SOURCES if getattr(self, name) is not None), None)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
 
     @property
     def default_task(self) -> TaskKind:
@@ -113,6 +130,8 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "edges": ("nodes",),
     "id": ("nodes", "molecules"),
     "label": ("nodes", "molecules"),
+    "target_kind": ("nodes", "molecules", "npz"),
+    "directed": ("nodes", "npz"),
     "drop": ("nodes",),
     "source": ("nodes", "npz", "dataset"),
     "target": ("nodes", "npz", "dataset"),
@@ -133,25 +152,33 @@ class Loaded(NamedTuple):
     schema: ColumnEncoder | None = None
 
 
-def read_data(config: DataConfig, task: TaskKind = "node") -> Loaded:
+def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> Loaded:
     """Read labelled data.
 
     Args:
         config: What names them.
         task: What they are for; links need no label.
+        split: How they will be split: the columns that takes are no features.
 
     Raises:
         ConfigError: If nothing, or too much, names them.
         DataError: If they cannot be read.
     """
-    kind = config.require_source()
+    kind, aside = config.require_source(), split_columns(split)
     if kind == "dataset":
         return Loaded(read_benchmark(config))
     if kind == "npz":
         from geof.data.formats import from_npz
 
         assert config.npz is not None
-        return Loaded(from_npz(config.npz, edge_columns=config.edge_columns or "refuse"))
+        options: ReadOptions = {
+            "edge_columns": config.edge_columns or "refuse",
+            "directed": config.directed,
+        }
+        if config.target_kind is not None:
+            options["target_kind"] = config.target_kind
+        own = tuple(name for name in aside if name != SMILES)
+        return Loaded(from_npz(config.npz, aside=own, **options))
     if config.label is None and (kind == "molecules" or task != "link"):
         raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
     if kind == "molecules":
@@ -159,9 +186,17 @@ def read_data(config: DataConfig, task: TaskKind = "node") -> Loaded:
 
         assert config.molecules is not None
         smiles = config.smiles or "smiles"
-        return Loaded(
-            read_molecules(config.molecules, smiles=smiles, label=config.label, id_column=config.id)
+        found = read_molecules(
+            config.molecules,
+            smiles=smiles,
+            label=config.labels,
+            id_column=config.id,
+            target_kind=config.target_kind,
+            aside=[smiles if name == SMILES else name for name in aside],
         )
+        if SMILES in aside:
+            found = replace(found, aside={SMILES: found.aside[smiles]})
+        return Loaded(found)
     from geof.data.tables import read_node_table
 
     assert config.nodes is not None
@@ -170,9 +205,12 @@ def read_data(config: DataConfig, task: TaskKind = "node") -> Loaded:
         *read_node_table(
             config.nodes,
             config.edges,
-            label=config.label,
+            label=config.labels,
             id_column=config.id,
             drop=config.drop,
+            target_kind=config.target_kind,
+            directed=config.directed,
+            aside=[name for name in aside if name != SMILES],
             missing=config.missing or "error",
             source=config.source,
             target=config.target,

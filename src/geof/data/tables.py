@@ -1,12 +1,14 @@
 """Node and edge tables, CSV or Parquet, as graphs; and new rows for a trained model.
 
 A table has a header. Nodes carry an identifier of any text, which edges name and predictions give
-back; an edge joins two nodes and has no direction. The readers write nothing.
+back; an edge joins two nodes and has no direction unless that is asked for. The readers write
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -16,12 +18,17 @@ from torch import Tensor
 from geof.data.columns import ColumnEncoder, Kind, Missing
 from geof.data.files import File, Table, read_table, unique_cells
 from geof.data.records import (
+    ONE_WAY,
     EdgeColumns,
     NodeGraph,
+    change_notes,
     edge_columns_note,
+    missing_note,
     node_graph,
+    one_way_edges,
     require_members,
 )
+from geof.data.targets import TargetKind, column_facts, require_known
 from geof.errors import ConfigError, DataError, ShapeError
 
 
@@ -31,13 +38,14 @@ class EdgeOptions(TypedDict, total=False):
     source: str | None
     target: str | None
     edge_columns: EdgeColumns
+    directed: bool
 
 
 def read_node_table(
     nodes: File,
     edges: File,
     *,
-    label: str | None,
+    label: str | Sequence[str] | None,
     id_column: str | None = None,
     source: str | None = None,
     target: str | None = None,
@@ -46,13 +54,17 @@ def read_node_table(
     missing: Missing = "error",
     edge_columns: EdgeColumns = "refuse",
     allow_singletons: bool = False,
+    target_kind: TargetKind | None = None,
+    directed: bool = False,
+    aside: Sequence[str] = (),
 ) -> tuple[NodeGraph, ColumnEncoder]:
     """Read a graph and fit the schema of its columns.
 
     Args:
         nodes: ``.csv``, ``.tsv`` or ``.parquet``, a row per node.
-        edges: The same, a row per edge; ``a, b`` and ``b, a`` are one edge.
-        label: The column to predict; an empty cell is no label. ``None`` without labels.
+        edges: The same, a row per edge; ``a, b`` and ``b, a`` are one edge unless ``directed``.
+        label: The column to predict, or several; an empty cell is no label. ``None`` without
+            labels.
         id_column: The column of identifiers (default: ``id``, otherwise the first).
         source: The edges' first column of identifiers (default: ``source`` when there is also
             ``target``, otherwise the first).
@@ -63,6 +75,10 @@ def read_node_table(
         missing: ``"mean"`` fills in missing numbers and adds a column that says where.
         edge_columns: ``"ignore"`` drops further columns of ``edges``, which the model does not use.
         allow_singletons: Whether a class may have a single member.
+        target_kind: ``"classes"``, ``"regression"`` or ``"binary"`` (default: guessed, with a
+            note).
+        directed: Whether messages run from source to target alone.
+        aside: Columns that a split goes by: kept beside the graph, no features.
 
     Returns:
         The graph, and the encoder that new tables go through.
@@ -71,21 +87,30 @@ def read_node_table(
         DataError: With file and line of what cannot be used.
     """
     table, edge_table = read_table(nodes), read_table(edges)
+    labels = (label,) if isinstance(label, str) else tuple(label or ())
+    kept = {name: tuple(table.cells(name, "split column")) for name in aside}
     encoder = ColumnEncoder.fit(
         table,
-        label=label,
-        id_column=_id_column(table, id_column, label),
-        drop=drop,
+        label=labels,
+        id_column=_id_column(table, id_column, labels),
+        drop=(*drop, *(name for name in aside if name not in drop)),
         kinds=kinds,
         missing=missing,
+        target_kind=target_kind,
     )
     edge_options: EdgeOptions = {
         "source": source,
         "target": target,
         "edge_columns": edge_columns,
+        "directed": directed,
     }
     graph = _encode_graph(table, edge_table, encoder, edge_options)
+    said = column_facts(table, labels, target_kind)[1] if labels else []
+    graph = replace(graph, aside=kept, notes=(*said, *graph.notes))
     y = graph.graph.y
+    if graph.targets.kind != "classes":
+        require_known(y, graph.targets, f"'{table.source}'")
+        return graph, encoder
     counts = torch.bincount(y[y >= 0], minlength=graph.num_classes)
     lonely = (counts[y] == 1) & (y >= 0) if graph.num_classes else y > 0
     where = f" at {table.place(int(lonely.int().argmax()))}" if lonely.any() else ""
@@ -137,13 +162,16 @@ def encode_new_nodes(
     index |= {name: len(known) + i for i, name in enumerate(ids)}
     pairs, notes = _edges(edge_table, index, edge_options)
     x, said = encoder.encode_noting(table)
-    if old.x.size(1) != x.size(1) or graph.class_names != encoder.class_names:
+    named = graph.class_names, graph.targets
+    if old.x.size(1) != x.size(1) or named != (encoder.class_names, encoder.targets):
         raise ShapeError(
             f"Expected the encoder of this graph, {old.x.size(1)} features and classes "
             f"{graph.class_names} (got {x.size(1)} and {encoder.class_names})."
         )
     notes = [*graph.notes, f"{len(ids)} new nodes after {len(known)} known ones.", *notes, *said]
-    once = old.edge_index[:, old.edge_index[0] < old.edge_index[1]]
+    once = old.edge_index
+    if not graph.directed:
+        once = once[:, once[0] < once[1]]
     return node_graph(
         graph.name,
         torch.cat([old.x.to_dense(), x]),
@@ -153,6 +181,8 @@ def encode_new_nodes(
         (*known, *ids),
         notes,
         directed=False,
+        keep_direction=graph.directed,
+        targets=graph.targets,
     )
 
 
@@ -172,11 +202,11 @@ def read_pairs(
     return _edges(read_table(file), index, edge_options)[0]
 
 
-def _id_column(table: Table, chosen: str | None, label: str | None) -> str:
+def _id_column(table: Table, chosen: str | None, labels: Sequence[str]) -> str:
     """Return the chosen column, ``id``, or the first; it must not be the label."""
     name = chosen or ("id" if "id" in table.columns else next(iter(table.columns)))
     table.cells(name, "identifier column")
-    if name == label:
+    if name in labels:
         raise ConfigError(
             f"Expected identifiers and labels in different columns of '{table.source}' (got "
             f"{name!r} for both). Name the identifiers with id_column= (--id)."
@@ -201,10 +231,14 @@ def _encode_graph(
     pairs, notes = _edges(edges, {name: i for i, name in enumerate(ids)}, edge_options)
     x, said = encoder.encode_noting(nodes)
     y = encoder.encode_labels(nodes)
-    unlabelled = int((y < 0).sum())
+    classes, directed = encoder.targets.kind == "classes", edge_options.get("directed", False)
+    unlabelled = int((y < 0).sum()) if classes else 0
     if encoder.label and unlabelled:
         notes.append(f"{unlabelled} of {len(y)} without a label.")
-    return node_graph(
+    if not classes:
+        notes += missing_note(y)
+    one_way = 0 if directed else one_way_edges(pairs.numpy(), len(ids))
+    graph = node_graph(
         Path(nodes.source).stem,
         x,
         pairs,
@@ -213,7 +247,10 @@ def _encode_graph(
         ids,
         [*said, *notes],
         directed=False,
+        keep_direction=directed,
+        targets=encoder.targets,
     )
+    return replace(graph, notes=(*graph.notes, *change_notes({ONE_WAY: one_way})))
 
 
 def _edges(

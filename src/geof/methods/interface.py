@@ -36,7 +36,7 @@ class InputShape:
     Attributes:
         in_channels: Width of the features.
         signature_channels: Width of the signatures.
-        num_classes: Number of classes; not read for links.
+        num_classes: Number of classes, or of targets to predict; not read for links.
         num_nodes: Of the one graph of a node or link task, ``None`` for sets of graphs.
         num_edges: Columns of the ``edge_index`` its messages run along, likewise.
     """
@@ -58,7 +58,8 @@ class GraphInputs:
 
     Attributes:
         x: ``(n, F)`` features, dense or sparse CSR.
-        edge_index: ``(2, E)``, both directions of every edge, no self-loops.
+        edge_index: ``(2, E)``, no self-loops; both directions of every edge, unless the user asked
+            for directed ones: messages run from the first row to the second.
         edges: The same, closed and sorted for GeoF.
         signature: ``(n, q)``.
         batch: ``(n,)``, the graph of each node, or ``None`` for a single graph.

@@ -12,6 +12,7 @@ from geof.machine import machine, noted_machine
 from geof.report.html import short
 from geof.report.run_views import Wanted, run_views
 from geof.training import Task
+from geof.training.metrics import metric_named
 from geof.training.predict import AnyPart, Run
 from geof.training.run_folder import read_config, read_result
 from geof.version import __version__
@@ -23,6 +24,11 @@ TASKS = {
 }
 METRICS = {
     "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
     "roc_auc": "ROC-AUC",
     "average_precision": "average precision",
     "mrr": "MRR",
@@ -74,7 +80,7 @@ def run_page(
         missing.append(f"The geometry of nodes: '{asked['method']}' keeps none; only GeoF does.")
     return {
         "kind": "run",
-        "title": f"{config.get('dataset')}: {TASKS[asked['task']]} with {asked['method']}",
+        "title": f"{config.get('dataset')}: {_task(config)} with {asked['method']}",
         "finished": result is not None,
         "missing": missing,
         "headline": _headline(config, result, run, reports),
@@ -129,9 +135,10 @@ def _headline(
     found = []
     if result is not None:
         metric = METRICS.get(result["metric"], result["metric"])
+        shown = metric_named(result["metric"]).shown
         if result.get("test") is not None:
-            found.append(("Test " + metric, f"{result['test']:.2f} %"))
-        found.append(("Validation " + metric, f"{result['validation']:.2f} %"))
+            found.append(("Test " + metric, shown(result["test"])))
+        found.append(("Validation " + metric, shown(result["validation"])))
         found.append(("Chosen epoch", f"{result['best_epoch']} of {result['epochs']}"))
         found.append(("Parameters", f"{result['parameters']:,}"))
         return [{"label": label, "value": value} for label, value in found]
@@ -140,7 +147,10 @@ def _headline(
     found.append(("Not finished", f"epoch {last} of {planned}"))
     if run is not None:
         if run.about.get("validation") is not None:
-            found.append(("Best validation so far", f"{run.about['validation']:.2f} %"))
+            value, unit = run.about["validation"], " %"
+            if run.objective.kind == "regression":
+                unit = ""
+            found.append(("Best validation so far", f"{value:.2f}{unit}"))
         found.append(("At epoch", str(run.epoch)))
     return [{"label": label, "value": value} for label, value in found]
 
@@ -152,7 +162,7 @@ def _facts(
     facts = [
         ("Dataset", config.get("dataset")),
         ("Content hash", config.get("content_hash")),
-        ("Task", TASKS[asked["task"]]),
+        ("Task", _task(config)),
         ("Method", asked["method"]),
         ("Revision", config.get("revision")),
         ("Preset", asked.get("preset")),
@@ -165,13 +175,22 @@ def _facts(
         facts.append(("Parameters", f"{sum(p.numel() for p in run.network.parameters()):,}"))
     if result is not None:
         facts += [
-            (f"Test {METRICS.get(name, name)}", f"{value:.2f} %")
+            (f"Test {METRICS.get(name, name)}", metric_named(name).shown(value))
             for name, value in result["metrics"].items()
         ]
         facts.append(("Time", _time(result)))
         if result.get("peak_rss_bytes"):
             facts.append(("Peak memory", f"{result['peak_rss_bytes'] / 1e9:.2f} GB"))
     return [[name, str(value)] for name, value in facts if value is not None]
+
+
+def _task(config: Mapping[str, Any]) -> str:
+    """Return what the run is for, in words."""
+    kind = (config.get("targets") or {}).get("kind")
+    name = TASKS[config["run"]["task"]]
+    if kind == "binary":
+        return name + " of yes-or-no targets"
+    return name.replace("classification", "regression") if kind == "regression" else name
 
 
 def _time(result: Mapping[str, Any]) -> str:

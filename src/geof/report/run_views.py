@@ -23,7 +23,7 @@ from geof.nn import GeoF
 from geof.nn.trace import GeoFState
 from geof.report.drawing import Method, node_views, numbers_per_node, plane, positions
 from geof.report.html import short
-from geof.report.scores import class_scores, link_scores
+from geof.report.scores import class_scores, link_scores, target_scores
 from geof.training.predict import (
     AnyPart,
     Run,
@@ -109,6 +109,8 @@ def _node_views(
         scopes = [{"key": None, **_scope(geof, state, chosen)}]
     if isinstance(task, LinkTask):
         scores, predicted = link_scores(chance, label), None
+    elif run.objective.kind != "classes":
+        scores, predicted = target_scores(chance, label, run.objective), None
     else:
         scores = class_scores(chance, label, run.class_names)
         predicted = predict_nodes(run, data).probability
@@ -134,7 +136,9 @@ def _graph_views(run: Run, task: GraphTask, part: AnyPart, wanted: Wanted) -> di
     scopes, which = _graph_scopes(run, data, rows.tolist(), part, asked)
     names = _graph_names(shown, ids, data, rows, chance, part)
     return {
-        "scores": class_scores(chance, label, run.class_names),
+        "scores": class_scores(chance, label, run.class_names)
+        if run.objective.kind == "classes"
+        else target_scores(chance, label, run.objective),
         "classes": list(data.class_names),
         "names": names,
         "map": _map("graphs", vectors, shown, about, wanted.map),
@@ -267,7 +271,7 @@ def _names(
         if chance is not None:
             best = int(chance[i].argmax())
             said = [best, short(float(chance[i, best]))]
-        true = int(label[i])
+        true = -1 if label.is_floating_point() else int(label[i])
         found[str(i)] = [ids[i], true if true >= 0 else None, *said, parts.get(i)]
     return found
 
@@ -284,10 +288,11 @@ def _graph_names(
     found = {}
     for graph in shown:
         said: list[Any] = [None, None]
-        if graph in place:
+        classes = data.targets.kind == "classes"
+        if graph in place and classes:
             row = chance[place[graph]]
             said = [int(row.argmax()), short(float(row.max()))]
-        true = int(data.graphs[graph].y.view(-1)[0])
+        true = int(data.graphs[graph].y.view(-1)[0]) if classes else -1
         inside = part if graph in place else None
         found[str(graph)] = [ids[graph], true if true >= 0 else None, *said, inside]
     return found

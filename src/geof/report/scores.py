@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.report.html import short
+from geof.training.metrics import binary_metric, metric_named, number_metric
+from geof.training.objective import Objective
 
 BINS = 10
 """Bins of equal width of the reliability diagram."""
@@ -43,6 +45,35 @@ def class_scores(probability: Tensor, label: Tensor, class_names: Sequence[str])
         "the probability of the predicted class against how often it is right"
     )
     return found
+
+
+def target_scores(values: Tensor, y: Tensor, objective: Objective) -> dict[str, Any]:
+    """Return the scores of every target of a run that predicts numbers or several yes-or-no's.
+
+    Args:
+        values: ``(R, T)``, numbers in their unit, or probabilities.
+        y: ``(R, T)``, NaN where a target is missing.
+        objective: What the targets are.
+    """
+    binary = objective.kind == "binary"
+    names = ("roc_auc", "average_precision", "accuracy") if binary else ("rmse", "mae", "r2")
+    judge = binary_metric if binary else number_metric
+    given = values - 0.5 if binary else values  # above zero is yes, as logits are
+    columns = [judge(name, given, y) for name in names]
+    known = (~y.isnan()).sum(0).tolist()
+    rows = [
+        [
+            name,
+            str(known[i]),
+            *(_shown(metric, c[i]) for metric, c in zip(names, columns, strict=True)),
+        ]
+        for i, name in enumerate(objective.names)
+    ]
+    return {"rows": len(y), "targets": {"heading": ["Target", "Known", *names], "rows": rows}}
+
+
+def _shown(metric: str, value: float) -> str:
+    return "not defined" if value != value else metric_named(metric).shown(value)
 
 
 def link_scores(probability: Tensor, label: Tensor) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
+from geof.data.own_splits import split_file
 from geof.data.sources import DataConfig, SignatureConfig
 from geof.errors import ConfigError
 from geof.io import dump_yaml, merge
@@ -25,12 +26,21 @@ from geof.methods.registry import (
     method_options,
     readout_options,
 )
-from geof.options import Count, Option, Options, declared, require_known, require_option
+from geof.options import (
+    Count,
+    Option,
+    Options,
+    Positive,
+    declared,
+    require_known,
+    require_option,
+)
+from geof.training.metrics import metric_named
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
-SELECTION = "highest validation metric, then lowest validation loss, then earliest epoch"
+ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[Positive, ...]
 
 
 @dataclass(frozen=True)
@@ -107,8 +117,27 @@ class TrainingConfig(Options):
         ),
     ] = None
 
+    metric: Annotated[
+        str | None,
+        Field(
+            description="What chooses the epoch: accuracy, balanced_accuracy, macro_f1, roc_auc, "
+            "average_precision, mrr, hits@K, rmse, mae or r2, as the task admits."
+        ),
+    ] = None
+    class_weights: Annotated[
+        ClassWeights | None,
+        Field(
+            description="Of the loss: none, balanced (by how rare a class is in the training part) "
+            "or one per class; for yes-or-no targets, of the positive label."
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.metric is not None:
+            metric_named(self.metric)
+        if self.class_weights == "none":
+            object.__setattr__(self, "class_weights", None)
         steps = (self.decay_every, self.decay_factor)
         if any((value is not None) != (self.schedule == "step") for value in steps):
             raise ConfigError(
@@ -182,7 +211,8 @@ class RunConfig:
         method: What is trained, a registered method.
         task: Node, link or graph.
         preset: Where the options come from, for the record.
-        split: Number of the split or fold, or ``"scaffold"``.
+        split: Number of the split or fold, a file, or how it is made; see
+            :mod:`geof.data.own_splits`.
         folds: Into how many folds graphs are divided.
         data: What names the data.
         options: The method's options; those not given are filled in.
@@ -259,7 +289,7 @@ class RunConfig:
 
     def tree(self) -> dict[str, Any]:
         """Return every option as :meth:`parse` and YAML take it; off ones too, over a preset."""
-        tree = {key: getattr(self, key) for key in RUN_KEYS}
+        tree = {key: getattr(self, key) for key in RUN_KEYS} | {"split": self._found_again()}
         tree |= {"data": self.data.to_dict(), **_all_values(self.training)}
         tree |= {"options": _plain(self.options), "readout": _plain(self.readout)}
         tree["signature"] = _all_values(self.signature)
@@ -274,6 +304,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that :meth:`from_dict` reads back."""
         plain = {key: getattr(self, key) for key in (*RUN_KEYS, "read_test")}
+        plain["split"] = self._found_again()
         plain |= {"options": _plain(self.options), "readout": _plain(self.readout)}
         plain["data"] = self.data.to_dict()
         for name in ("training", "pretraining", "signature"):
@@ -299,7 +330,16 @@ class RunConfig:
 
     def without_paths(self) -> RunConfig:
         """Return the same without names of files, as a checkpoint carries it."""
-        return replace(self, data=self.data.columns_only())
+        split = self.split if split_file(self.split) is None else "0"
+        seeded = self.training
+        if split != self.split:  # whose number would be another seed
+            seeded = replace(seeded, seed=self.seed)
+        return replace(self, data=self.data.columns_only(), split=split, training=seeded)
+
+    def _found_again(self) -> str:
+        """Return the split, the name of a file made absolute."""
+        file = split_file(self.split)
+        return self.split if file is None else str(file.resolve())
 
 
 def renamed(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from geof.data.batching import PackedGraphs
 from geof.data.columns import ColumnEncoder
 from geof.data.link_splits import LinkSplit
 from geof.data.records import GraphSet, NodeGraph
-from geof.data.sources import DataConfig, cached_signature
+from geof.data.sources import DataConfig
 from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
+from geof.data.targets import TargetKind, labelled
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
 from geof.io import read_yaml
@@ -27,10 +28,20 @@ from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.geof import evolve_in_pieces
 from geof.training.checkpoint import load_tensors, read_tensors
-from geof.training.config import RunConfig
+from geof.training.config import RunConfig, TrainingConfig
 from geof.training.network import Network
+from geof.training.objective import Objective
 from geof.training.run_folder import CHECKPOINT, read_config, upgraded
-from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, metric_of
+from geof.training.tasks import (
+    GraphTask,
+    LinkTask,
+    NodeTask,
+    Scores,
+    Task,
+    graph_label,
+    metric_of,
+    node_signature,
+)
 from geof.training.trainer import sums_in_fixed_order
 
 AnyPart: TypeAlias = Literal["train", "validation", "test"]
@@ -44,7 +55,8 @@ class Run:
         network: With the chosen epoch's parameters, in evaluation mode.
         config: What it was trained with; files of data are named where ``config.json`` is there.
         shape: Sizes of the data it was trained on.
-        class_names: The label of each class index.
+        class_names: The label of each class index, or the name of each target.
+        objective: What the network's outputs mean.
         path: The checkpoint it was read from.
         about: All the checkpoint's header says: what ``config.json`` does, and the epoch.
         finished: ``False`` while the folder around the checkpoint has no result yet: the network
@@ -55,6 +67,7 @@ class Run:
     config: RunConfig
     shape: InputShape
     class_names: tuple[str, ...]
+    objective: Objective
     path: Path
     about: Mapping[str, Any]
     finished: bool
@@ -85,10 +98,11 @@ class Run:
         load_tensors(checkpoint, tensors, network)
         network.eval()
         names = tuple(map(str, about.get("class_names") or range(shape.num_classes)))
+        objective = Objective.recorded(about, names)
         beside = checkpoint.parent
         finished = (beside / "result.json").exists() or not (beside / "config.json").exists()
         config = replace(config, data=_data_config(beside, config.data))
-        return cls(network, config, shape, names, checkpoint, about, finished)
+        return cls(network, config, shape, objective.names, objective, checkpoint, about, finished)
 
     @property
     def folder(self) -> Path:
@@ -143,17 +157,23 @@ def _checkpoint_at(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class probabilities, or link probabilities in a single column.
+    """Class probabilities, link probabilities in a single column, or numbers.
 
     Attributes:
         ids: One identifier per row; a pair of them for links.
-        columns: Names of the probability columns.
-        probability: ``(rows, columns)``.
+        columns: Names of the probability columns, or of the targets.
+        probability: ``(rows, columns)``; for regression the numbers themselves, in their unit.
+        kind: What is predicted.
+        part: The part of the run's split each row was in, ``""`` for none; ``None`` for other data.
+        truth: Labels or targets where the data have any, as the data have them.
     """
 
     ids: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
     probability: Tensor
+    kind: TargetKind = "classes"
+    part: tuple[str, ...] | None = None
+    truth: Tensor | None = None
 
     def labels(self) -> list[str]:
         """Return the most probable class of each row; ``1`` or ``0`` for links."""
@@ -175,8 +195,7 @@ def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> P
     inputs = _inputs(run, data)
     with _inference(run):
         logits = _node_logits(run, inputs, piece_size)
-    named = tuple((name,) for name in node_ids(data))
-    return Predictions(named, run.class_names, logits.softmax(-1))
+    return _predictions(run, data, node_ids(data), data.graph.y, logits)
 
 
 def predict_pairs(run: Run, data: NodeGraph, pairs: Tensor) -> Predictions:
@@ -192,12 +211,43 @@ def predict_pairs(run: Run, data: NodeGraph, pairs: Tensor) -> Predictions:
 def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictions:
     """Return the class probabilities of every graph of a set."""
     _require_task(run, "graph")
-    named = tuple((name,) for name in graph_ids(data))
     if not data.graphs:
-        return Predictions(named, run.class_names, torch.empty(0, len(run.class_names)))
+        return Predictions((), run.class_names, torch.empty(0, len(run.class_names)))
     with _inference(run):
         logits = [run.network(inputs) for inputs in _batches(run, data, batch_size)]
-    return Predictions(named, run.class_names, torch.cat(logits).softmax(-1))
+    y = torch.cat([graph_label(graph.y) for graph in data.graphs])
+    return _predictions(run, data, graph_ids(data), y, torch.cat(logits))
+
+
+def _predictions(
+    run: Run, data: NodeGraph | GraphSet, ids: Sequence[str], y: Tensor, outputs: Tensor
+) -> Predictions:
+    """Return the predictions of all rows, with part and truth where they are known."""
+    same = (data.class_names or data.targets.names) == run.class_names
+    return Predictions(
+        tuple((name,) for name in ids),
+        run.class_names,
+        run.objective.values(outputs),
+        run.objective.kind,
+        _parts_of(run, data),
+        y if same and bool(labelled(y).any()) else None,
+    )
+
+
+def _parts_of(run: Run, data: NodeGraph | GraphSet) -> tuple[str, ...] | None:
+    """Return the part every row of the run's own data was in, ``None`` for other data."""
+    file = run.folder / "split.npz"
+    own = run.about.get("content_hash") in (data.content_hash, None) and data.content_hash
+    if not own or not file.is_file():
+        return None
+    identity = replace(DatasetIdentity.of(data), name=str(run.about.get("dataset")))
+    kind = GraphSplit if isinstance(data, GraphSet) else NodeSplit
+    split = kind.load(file, identity)
+    parts = [""] * identity.size
+    for part in ("train", "validation", "test"):
+        for row in getattr(split, part).tolist():
+            parts[row] = part
+    return tuple(parts)
 
 
 @dataclass(frozen=True)
@@ -297,9 +347,10 @@ def part_predictions(
         task: From :func:`stored_task`, where it is at hand already.
 
     Returns:
-        Probabilities ``(R, C)``, labels ``(R,)`` and which nodes or graphs the rows are ``(R,)``;
-        for links the probabilities ``(P,)`` of a link, whether there is one, and the pairs
-        ``(2, P)``. Messages of a link run pass along training edges alone.
+        Probabilities ``(R, C)`` or numbers ``(R, T)``, labels ``(R,)`` or targets ``(R, T)``, and
+        which nodes or graphs the rows are ``(R,)``; for links the probabilities ``(P,)`` of a link,
+        whether there is one, and the pairs ``(2, P)``. Messages of a link run pass along training
+        edges alone.
 
     Raises:
         DataError: If the data are not those the split was made for.
@@ -317,11 +368,12 @@ def part_predictions(
             labels = (torch.arange(pairs.size(1)) < rows.size(1)).long()
             return run.network(task.inputs, pairs).sigmoid(), labels, pairs
         if isinstance(task, NodeTask):
-            return run.network(task.inputs)[rows].softmax(-1), task.data.graph.y[rows], rows
+            outputs = run.network(task.inputs)[rows]
+            return run.objective.values(outputs), task.data.graph.y[rows], rows
         assert isinstance(task, GraphTask)
         pieces = rows.split(task.batch_size)  # as evaluation does, to the same bits
         logits = torch.cat([run.network(task.inputs_of(piece)) for piece in pieces])
-        return logits.softmax(-1), task.labels[rows], rows
+        return run.objective.values(logits), task.labels[rows], rows
 
 
 def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
@@ -346,9 +398,17 @@ def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
         )
     _require_width(run, data.graph.x)
     if run.config.task == "link":
-        return LinkTask(data, LinkSplit.load(path, identity), signature=signature)
+        links, training = LinkSplit.load(path, identity), _judged_as(run)
+        return LinkTask(data, links, signature=signature, training=training)
     _require_task(run, "node")
-    return NodeTask(data, NodeSplit.load(path, identity), signature=signature)
+    nodes, training = NodeSplit.load(path, identity), _judged_as(run)
+    return NodeTask(data, nodes, signature=signature, training=training)
+
+
+def _judged_as(run: Run) -> TrainingConfig:
+    """Return what decides about a run's scores and nothing else: no sampling, no hidden edges."""
+    training = run.config.training
+    return TrainingConfig(metric=training.metric, class_weights=training.class_weights)
 
 
 def _put_training_in_place_of_test(task: Task) -> None:
@@ -397,7 +457,7 @@ def _encode(run: Run, inputs: GraphInputs) -> tuple[Tensor, Tensor | None]:
 def _batches(run: Run, data: GraphSet, batch_size: int) -> Iterator[GraphInputs]:
     _require_width(run, data.graphs[0].x)
     packed = PackedGraphs.pack(data.graphs)
-    signature = packed.sign(run.config.signature).values
+    signature = packed.sign(run.config.signature, directed=data.directed).values
     for chosen in torch.arange(len(packed)).split(batch_size):
         yield packed.batch(chosen, signature)
 
@@ -415,7 +475,7 @@ def graph_ids(data: GraphSet) -> tuple[str, ...]:
 def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
     graph = data.graph
     _require_width(run, graph.x)
-    signature = cached_signature(graph.edge_index, graph.num_nodes, run.config.signature)
+    signature = node_signature(data, run.config.signature)
     return GraphInputs.build(graph.x, graph.edge_index, signature.values)
 
 
@@ -446,11 +506,38 @@ def _require_task(run: Run, kind: str) -> None:
 
 
 def table_of(predictions: Predictions, id_names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the predictions as columns: identifiers, label, one probability per class."""
+    """Return the predictions as columns: identifiers, part, truth, label, probabilities.
+
+    Several targets have a column of truth and prediction each; what is not known is empty.
+    """
     table: dict[str, list[Any]] = {
         name: [row[i] for row in predictions.ids] for i, name in enumerate(id_names)
     }
-    table["prediction"] = predictions.labels()
-    for i, name in enumerate(predictions.columns):
-        table[f"probability_{name}"] = predictions.probability[:, i].tolist()
+    if predictions.part is not None:
+        table["part"] = list(predictions.part)
+    values, truth = predictions.probability, predictions.truth
+    if predictions.kind == "classes":
+        if truth is not None:
+            names = predictions.columns
+            table["truth"] = [names[i] if i >= 0 else "" for i in truth.tolist()]
+        table["prediction"] = predictions.labels()
+    else:
+        several = len(predictions.columns) > 1
+        binary = predictions.kind == "binary"
+        for i, name in enumerate(predictions.columns):
+            own = f"_{name}" if several else ""
+            if truth is not None:
+                table["truth" + own] = [_cell(value, binary) for value in truth[:, i].tolist()]
+            said = (values[:, i] >= 0.5).double() if binary else values[:, i]
+            table["prediction" + own] = [_cell(value, binary) for value in said.tolist()]
+    if predictions.kind != "regression":
+        for i, name in enumerate(predictions.columns):
+            table[f"probability_{name}"] = values[:, i].tolist()
     return table
+
+
+def _cell(value: float, whole: bool) -> float | int | None:
+    """Return a number for a table, ``None`` where it is missing."""
+    if value != value:
+        return None
+    return int(value) if whole else value

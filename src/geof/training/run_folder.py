@@ -20,7 +20,8 @@ from geof.data.columns import ColumnEncoder
 from geof.data.sources import notes_of
 from geof.errors import ConfigError, DataError, FolderLockedError
 from geof.io import write_json
-from geof.training.config import SELECTION, RunConfig
+from geof.training.config import RunConfig
+from geof.training.metrics import metric_named
 from geof.training.tasks import Task
 from geof.version import __version__
 
@@ -92,7 +93,8 @@ def describe(config: RunConfig, task: Task, schema: ColumnEncoder | None = None)
         "shape": asdict(task.shape),
         "signature": task.signature.describe(),
         "protocol": task.record(),
-        "selection": SELECTION,
+        "selection": metric_named(task.metric).selection,
+        **({} if task.objective is None else task.objective.record()),
         **({} if schema is None else {"schema": json.loads(schema.to_json())}),
         "versions": {
             "geof": __version__,

@@ -30,6 +30,7 @@ from geof.executor import Executor, InProcess, Outcome
 from geof.io import dump_yaml, read_json, read_yaml, write_atomically, write_json
 from geof.options import Count, declared
 from geof.training.config import RunConfig
+from geof.training.metrics import Metric, metric_named
 from geof.training.trials import Space, SweepConfig, Trial, TrialTrainer, as_json, laid_over
 
 
@@ -57,7 +58,7 @@ class Finished:
     Attributes:
         number: In the database.
         values: Its options.
-        validation: Mean validation metric in percent, ``None`` if it failed.
+        validation: Mean validation metric, ``None`` if it failed.
         splits: Validation metric by split.
         folder: Name of its folder below ``trials``.
         seconds: Time it took in the process that ended it.
@@ -73,9 +74,13 @@ class Finished:
     error: str | None
 
 
-def best_of(finished: Sequence[Finished]) -> Finished | None:
-    """Return the trial with the highest mean validation metric, the first of equals."""
-    complete = [(t.validation, -t.number, t) for t in finished if t.validation is not None]
+def best_of(finished: Sequence[Finished], metric: Metric | None = None) -> Finished | None:
+    """Return the trial with the best mean validation metric, the highest if not said otherwise.
+
+    Of equals it is the first.
+    """
+    sign = 1 if metric is None else metric.sign
+    complete = [(sign * t.validation, -t.number, t) for t in finished if t.validation is not None]
     return max(complete, default=(None, None, None))[2]
 
 
@@ -95,6 +100,8 @@ class Sweep:
     def __init__(self, folder: Path, base: RunConfig, space: Space, config: SweepConfig) -> None:
         self.folder, self.space, self.config = folder, space, config
         self.base = replace(base, read_test=False)  # a search must not see it
+        named = (config.metric if isinstance(config, Order) else "") or base.training.metric
+        self.metric = metric_named(named or "accuracy")
         self.trials = config.trials_of(space)
         if set("?{}") & set(str(folder)):  # which a database's address cannot hold
             raise ConfigError(f"Expected a study folder without '?', '{{', '}}' (got '{folder}').")
@@ -105,7 +112,10 @@ class Sweep:
             f"sqlite:///{folder / 'study.db'}", engine_kwargs={"connect_args": {"timeout": 120}}
         )
         self._study = self._optuna.create_study(
-            storage=storage, study_name="sweep", direction="maximize", load_if_exists=True
+            storage=storage,
+            study_name="sweep",
+            direction="minimize" if self.metric.lower else "maximize",
+            load_if_exists=True,
         )
         self._training: dict[str, list[Any]] = {}  # by folder; several where a point came twice
 
@@ -155,11 +165,12 @@ class Sweep:
         """Write ``summary.csv`` and, when there is a best trial, ``best.yaml``."""
         finished = self.finished()
         write_atomically(self.folder / "summary.csv", self._table(finished).encode())
-        best = best_of(finished)
+        best = best_of(finished, self.metric)
         if best is not None:
+            unit = " %" if self.metric.percent else ""
             title = (
-                f"# Trial {best.number} of summary.csv: validation {best.validation} %, the mean "
-                f"of splits {', '.join(self.config.splits)}"
+                f"# Trial {best.number} of summary.csv: validation {best.validation}{unit}, the "
+                f"mean of splits {', '.join(self.config.splits)}"
             )
             config = laid_over(self.base, best.values, self.config.splits[0])
             write_atomically(self.folder / "best.yaml", f"{title}\n{config.to_yaml()}".encode())
@@ -328,7 +339,7 @@ class Order(SweepConfig):
     """What ``sweep.json`` holds: what was asked for, beside the space and the config."""
 
     workers: Annotated[Count, Field(description="Number of processes.")] = 2
-    metric: Annotated[str, Field(description="What is maximised.")] = ""
+    metric: Annotated[str, Field(description="What judges a trial.")] = ""
     data_hash: Annotated[str, Field(description="Of the data's content.")] = ""
 
     @classmethod

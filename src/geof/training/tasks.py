@@ -20,15 +20,18 @@ from geof.data.batching import NeighbourBatch, NeighbourSampler, PackedGraphs, s
 from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import LinkSplit, check_no_leak, random_link_split
-from geof.data.records import GraphSet, NodeGraph
+from geof.data.own_splits import own_split
+from geof.data.records import GraphSet, NodeGraph, undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.data.splits import (
     DatasetIdentity,
     GraphSplit,
     IndexSplit,
+    NodeSplit,
     random_node_split,
     stratified_folds,
 )
+from geof.data.targets import labelled
 from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import (
@@ -41,16 +44,9 @@ from geof.methods.interface import (
 )
 from geof.signature import StructuralSignature
 from geof.training.config import RunConfig, TrainingConfig
-from geof.training.metrics import (
-    accuracy,
-    graph_loss,
-    link_auc,
-    link_loss,
-    link_metrics,
-    node_loss,
-    roc_auc,
-)
+from geof.training.metrics import link_loss, link_metric, link_metrics, metric_named, roc_auc
 from geof.training.network import Network
+from geof.training.objective import DEFAULT_METRIC, Objective, require_metric
 
 Part: TypeAlias = Literal["validation", "test"]
 
@@ -60,7 +56,7 @@ class Scores:
     """How a network does on a held-out part.
 
     Attributes:
-        metrics: By name, in percent; the task's own metric is among them.
+        metrics: By name, in percent but for those of numbers; the task's own is among them.
         loss: The task's loss on that part.
     """
 
@@ -81,6 +77,8 @@ class Task(ABC):
         split_hash: The split's hash.
         shape: Sizes a method may ask for.
         signature: The structural signatures and how they were made.
+        objective: What outputs mean; ``None`` for links.
+        asked_metric: The metric, where it is not the task's default.
     """
 
     data: NodeGraph | GraphSet
@@ -92,10 +90,12 @@ class Task(ABC):
     split_hash: str
     shape: InputShape
     signature: StructuralSignature
+    objective: Objective | None = None
+    asked_metric: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
-        return {}
+        return {} if self.asked_metric is None else {"metric": self.asked_metric}
 
     def save_split(self, path: Path) -> None:
         """Write the split to a file that fits this data only."""
@@ -126,7 +126,7 @@ class Task(ABC):
 
 
 class NodeTask(Task):
-    """Node classification on one graph, full batch or on sampled neighbourhoods.
+    """Classes or numbers of nodes of one graph, full batch or on sampled neighbourhoods.
 
     Args:
         data: The graph.
@@ -139,7 +139,7 @@ class NodeTask(Task):
     data: NodeGraph
     split: IndexSplit
     kind = "node"
-    metric = "accuracy"
+    objective: Objective
 
     def __init__(
         self,
@@ -154,25 +154,35 @@ class NodeTask(Task):
         self.split = split
         graph = data.graph
         chosen = torch.cat([split.train, split.validation, split.test])
-        if int(chosen.max()) >= graph.num_nodes or bool((graph.y[chosen] < 0).any()):
+        if int(chosen.max()) >= graph.num_nodes or not bool(labelled(graph.y[chosen]).all()):
             raise DataError(
                 f"Expected every node of split '{split.name}' to be a labelled node of "
                 f"'{data.name}'. Make the split from the labelled nodes alone."
             )
-        self.signature = cached_signature(graph.edge_index, graph.num_nodes, signature)
+        weights = None if training is None else training.class_weights
+        self.objective = Objective.fit(data, graph.y, split.train, weights)
+        self.asked_metric = None if training is None else training.metric
+        self.metric = self.objective.metric(self.asked_metric).name
+        self.aims = self.objective.aims(graph.y)
+        self.signature = node_signature(data, signature)
         self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self.shape = _shape_of(self.inputs, data.num_classes)
+        self.shape = _shape_of(self.inputs, data.num_outputs)
         self.sampling = _Sampling.wanted(self.inputs, training, seed, nodes=split.train)
 
     def record(self) -> dict[str, Any]:
-        """Return how neighbourhoods are sampled."""
-        return {} if self.sampling is None else self.sampling.record()
+        """Return how neighbourhoods are sampled, and the metric if it was asked for."""
+        sampling = {} if self.sampling is None else self.sampling.record()
+        return {**sampling, **super().record()}
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13), or one per sampled batch."""
-        for inputs, labels, nodes in self._steps(epoch):
-            yield network.outputs(inputs).loss(partial(node_loss, labels=labels, mask=nodes))
+        for inputs, rows, nodes in self._steps(epoch):
+            aims = self.aims[rows][nodes]
+            yield network.outputs(inputs).loss(partial(self._loss, aims=aims, nodes=nodes))
+
+    def _loss(self, outputs: Tensor, aims: Tensor, nodes: Tensor) -> Tensor:
+        return self.objective.loss(outputs[nodes], aims)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the whole graph, or the samples."""
@@ -180,29 +190,29 @@ class NodeTask(Task):
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the graph (or the epoch's first sample) and the accuracy on training nodes."""
-        inputs, labels, nodes = next(self._steps(epoch))
+        inputs, rows, nodes = next(self._steps(epoch))
+        y = self.data.graph.y[rows][nodes]
 
         def score(encoding: Encoding) -> float:
-            logits = _read(network, encoding, inputs)
-            return accuracy(logits[nodes], labels[nodes])
+            return self.objective.share(_read(network, encoding, inputs)[nodes], y)
 
         return TrainingView(epoch, inputs, score)
 
-    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor, Tensor]]:
-        """Yield inputs, labels and which of the nodes train."""
-        labels = self.data.graph.y
+    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor | slice, Tensor]]:
+        """Yield inputs, which of the graph's nodes they are, and which of those train."""
         if self.sampling is None:
-            yield self.inputs, labels, self.split.train
+            yield self.inputs, slice(None), self.split.train
             return
         for batch in self.sampling.sampler.batches(epoch):
-            yield self.sampling.inputs(batch), labels[batch.n_id], torch.arange(batch.batch_size)
+            yield self.sampling.inputs(batch), batch.n_id, torch.arange(batch.batch_size)
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
-        """Return accuracy and loss on the part's nodes."""
+        """Return metrics and loss on the part's nodes."""
         nodes = self.split.validation if part == "validation" else self.split.test
-        logits, labels = network(self.inputs), self.data.graph.y
-        score = {"accuracy": accuracy(logits[nodes], labels[nodes])}
-        return Scores(score, node_loss(logits, labels, nodes).item())
+        outputs, objective = network(self.inputs)[nodes], self.objective
+        more = () if brief else objective.reported(self.metric)
+        metrics = objective.metrics(outputs, self.data.graph.y[nodes], self.metric, more)
+        return Scores(metrics, objective.loss(outputs, self.aims[nodes]).item())
 
 
 class LinkTask(Task):
@@ -232,8 +242,17 @@ class LinkTask(Task):
         training: TrainingConfig | None = None,
         seed: int = 0,
     ) -> None:
+        if data.directed:
+            raise ConfigError(
+                "Expected edges without direction for the link task (got '--directed'): a link "
+                "joins two nodes either way. Leave '--directed' out."
+            )
         self.data = data
         self.split = split
+        self.asked_metric = None if training is None else training.metric
+        metric = metric_named(self.asked_metric or self.metric)
+        require_metric(metric, "link")
+        self.metric = metric.name
         graph, edge_index = data.graph, split.message_edges
         check_no_leak(split, edge_index, edge_index, graph.edge_index)
         self.leak_checked = True
@@ -249,7 +268,7 @@ class LinkTask(Task):
         """Return that the leak check ran, and how edges and neighbourhoods are drawn."""
         sampling = {} if self.sampling is None else self.sampling.record()
         hidden = {} if self.hidden_edges is None else {"hidden_edges": self.hidden_edges}
-        return {"leak_checked": self.leak_checked, **sampling, **hidden}
+        return {"leak_checked": self.leak_checked, **sampling, **hidden, **super().record()}
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
@@ -301,21 +320,20 @@ class LinkTask(Task):
             pairs = (split.test, split.test_negatives)
         logits = network(self.inputs, torch.cat(pairs, dim=1))
         positive, negative = logits[: pairs[0].size(1)], logits[pairs[0].size(1) :]
-        metrics = (
-            {self.metric: link_auc(positive, negative)}
-            if brief
-            else link_metrics(positive, negative)
-        )
+        metrics = {} if brief else link_metrics(positive, negative)
+        if self.metric not in metrics:
+            metrics[self.metric] = link_metric(self.metric, positive, negative)
         return Scores(metrics, link_loss(positive, negative).item())
 
 
 class GraphTask(Task):
-    """Graph classification in batches of graphs.
+    """Classes or numbers of graphs, in batches of graphs.
 
     Args:
         data: The graphs.
         split: Which graphs train, validate and test.
-        metric: ``"accuracy"``, or ``"roc_auc"`` for two classes.
+        metric: What chooses the epoch unless ``training.metric`` says otherwise (default: that of
+            the kind of targets).
         training: What a step sees: batch size, fanouts, hidden edges.
         seed: Seed of the order in which graphs are seen; each epoch has its own order.
         signature: How to compute the structural signatures.
@@ -324,13 +342,14 @@ class GraphTask(Task):
     data: GraphSet
     split: IndexSplit
     kind = "graph"
+    objective: Objective
 
     def __init__(
         self,
         data: GraphSet,
         split: IndexSplit,
         *,
-        metric: Literal["accuracy", "roc_auc"] = "accuracy",
+        metric: str | None = None,
         training: TrainingConfig | None = None,
         seed: int = 0,
         signature: SignatureConfig | None = None,
@@ -341,29 +360,28 @@ class GraphTask(Task):
                 "Expected no 'fanouts' for graph classification, whose batches are whole graphs "
                 f"(got {list(training.fanouts)})."
             )
-        if metric == "roc_auc" and data.num_classes != 2:
-            raise DataError(
-                f"Expected two classes for metric 'roc_auc' (got {data.num_classes}). Use "
-                "'accuracy'."
-            )
-        self.data, self.split, self.metric = data, split, metric
+        self.data, self.split = data, split
+        self.labels = torch.cat([graph_label(graph.y) for graph in data.graphs])
+        self.objective = Objective.fit(data, self.labels, split.train, training.class_weights)
+        self.asked_metric = training.metric
+        self.metric = self.objective.metric(self.asked_metric, metric).name
+        self.aims = self.objective.aims(self.labels)
         self.batch_size, self.seed = training.batch_size or GRAPHS_PER_STEP, seed
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self._graphs = PackedGraphs.pack(data.graphs)
-        self.signature = self._graphs.sign(signature)
+        self.signature = self._graphs.sign(signature, directed=data.directed)
         widths = int(data.graphs[0].x.size(1)), int(self.signature.values.size(1))
-        self.shape = InputShape(*widths, data.num_classes)
-        self.labels = torch.cat([graph.y.view(-1)[:1] for graph in data.graphs])
+        self.shape = InputShape(*widths, data.num_outputs)
 
     def record(self) -> dict[str, Any]:
-        """Return batch size and the seed of the order."""
-        return {"batch_size": self.batch_size, "order_seed": self.seed}
+        """Return batch size and the seed of the order, and the metric if it was asked for."""
+        return {"batch_size": self.batch_size, "order_seed": self.seed, **super().record()}
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
         for piece in self._pieces(epoch):
-            labels = self.labels[piece]
-            yield network.outputs(self.inputs_of(piece)).loss(partial(graph_loss, labels=labels))
+            loss = partial(self.objective.loss, aims=self.aims[piece])
+            yield network.outputs(self.inputs_of(piece)).loss(loss)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the batches."""
@@ -375,7 +393,7 @@ class GraphTask(Task):
         inputs = self.inputs_of(piece)
 
         def score(encoding: Encoding) -> float:
-            return accuracy(_read(network, encoding, inputs), self.labels[piece])
+            return self.objective.share(_read(network, encoding, inputs), self.labels[piece])
 
         return TrainingView(epoch, inputs, score)
 
@@ -389,15 +407,15 @@ class GraphTask(Task):
         return pieces
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
-        """Return accuracy (and ROC-AUC for two classes) and loss on the part's graphs."""
+        """Return metrics (ROC-AUC among them for two classes) and loss on the part's graphs."""
         chosen = self.split.validation if part == "validation" else self.split.test
         pieces = chosen.split(self.batch_size)
         logits = torch.cat([network(self.inputs_of(piece)) for piece in pieces])
-        labels = self.labels[chosen]
-        metrics = {"accuracy": accuracy(logits, labels)}
-        if self.shape.num_classes == 2:
-            metrics["roc_auc"] = roc_auc(logits[:, 1] - logits[:, 0], labels)
-        return Scores(metrics, graph_loss(logits, labels).item())
+        objective = self.objective
+        two = objective.kind == "classes" and len(objective.names) == 2
+        more = objective.reported(*(["roc_auc"] if two else []), self.metric)
+        metrics = objective.metrics(logits, self.labels[chosen], self.metric, () if brief else more)
+        return Scores(metrics, objective.loss(logits, self.aims[chosen]).item())
 
     def inputs_of(self, chosen: Tensor) -> GraphInputs:
         """Return graphs of the set side by side."""
@@ -423,46 +441,64 @@ def build_task(config: RunConfig, data: NodeGraph | GraphSet) -> Task:
         return GraphTask(
             data, split, metric=metric, training=training, seed=seed, signature=signature
         )
-    graph, number = data.graph, _number(config)
+    graph = data.graph
     if config.task == "link":
-        links = random_link_split(graph.edge_index, graph.num_nodes, number)
+        links = random_link_split(graph.edge_index, graph.num_nodes, _number(config))
         return LinkTask(data, links, signature=signature, training=training, seed=seed)
-    nodes = random_node_split(graph.num_nodes, number, nodes=graph.y >= 0)
+    if config.split.isdecimal():
+        nodes = random_node_split(graph.num_nodes, int(config.split), nodes=labelled(graph.y))
+    else:
+        nodes = own_split(config.split, data, labelled(graph.y), NodeSplit, NODE_SHARES)
     return NodeTask(data, nodes, signature=signature, training=training, seed=seed)
 
 
-def metric_of(data: GraphSet) -> Literal["accuracy", "roc_auc"]:
-    """Return the metric of a set of graphs: a benchmark's own, accuracy otherwise."""
+def metric_of(data: GraphSet) -> str:
+    """Return the metric of a set of graphs: a benchmark's own, otherwise that of its targets."""
     ranked = data.name in CATALOGUE and CATALOGUE[data.name].metrics == ("ROC-AUC",)
-    return "roc_auc" if ranked else "accuracy"
+    return "roc_auc" if ranked else DEFAULT_METRIC[data.targets.kind]
+
+
+def graph_label(y: Tensor) -> Tensor:
+    """Return the label of one graph as a row: ``(1,)``, or ``(1, T)`` for targets."""
+    return y.reshape(1, -1) if y.is_floating_point() else y.reshape(-1)[:1]
+
+
+def node_signature(data: NodeGraph, config: SignatureConfig | None = None) -> StructuralSignature:
+    """Return the signatures of a graph's nodes; direction plays no part in them."""
+    graph, edges = data.graph, data.graph.edge_index
+    if data.directed:
+        edges = undirected_edges(edges, graph.num_nodes)[0]
+    return cached_signature(edges, graph.num_nodes, config)
 
 
 def _number(config: RunConfig) -> int:
     if not config.split.isdecimal():
-        raise ConfigError(f"Expected '--split' to be a number from 0 (got {config.split!r}).")
+        raise ConfigError(
+            f"Expected '--split' to be a number from 0 for the link task (got {config.split!r})."
+        )
     return int(config.split)
 
 
 def _graph_split(config: RunConfig, data: GraphSet) -> GraphSplit:
-    """Return a stratified fold of the labelled graphs, or OGB's scaffold split."""
-    if config.split == "scaffold":
-        if data.name != "ogbg-molhiv":
-            raise ConfigError(f"Expected ogbg-molhiv for '--split scaffold' (got '{data.name}').")
+    """Return a fold of the labelled graphs, stratified by class, or a split of the user's own."""
+    labels = torch.cat([graph_label(graph.y) for graph in data.graphs])
+    if config.split == "scaffold" and data.name == "ogbg-molhiv":
         parts = scaffold_split(config.data.data_root)
         train, validation, test = parts["train"], parts["valid"], parts["test"]
         return GraphSplit.fixed(
             train, validation, test, size=len(data.graphs), name="OGB scaffold split"
         )
-    labels = torch.cat([graph.y.view(-1) for graph in data.graphs])
-    labelled = (labels >= 0).nonzero().flatten()
-    folds = stratified_folds(labels[labelled], 0, config.folds)
-    number = _number(config)
+    if not config.split.isdecimal():
+        return own_split(config.split, data, labelled(labels), GraphSplit, GRAPH_SHARES)
+    chosen, number = labelled(labels).nonzero().flatten(), int(config.split)
+    classes = data.targets.kind == "classes"
+    strata = labels[chosen] if classes else torch.zeros(len(chosen), dtype=torch.long)
+    folds = stratified_folds(strata, 0, config.folds)
     if number >= len(folds):
         raise ConfigError(f"Expected '--split' from 0 to {len(folds) - 1} (got {number}).")
     fold = folds[number]
-    return GraphSplit(
-        labelled[fold.train], labelled[fold.validation], labelled[fold.test], fold.name
-    )
+    name = fold.name if classes else fold.name.replace("stratified", "random")
+    return GraphSplit(chosen[fold.train], chosen[fold.validation], chosen[fold.test], name)
 
 
 def _shape_of(inputs: GraphInputs, num_classes: int) -> InputShape:
@@ -494,6 +530,10 @@ def _read(
     finally:
         network.train(training)
 
+
+NODE_SHARES = (0.6, 0.2)
+GRAPH_SHARES = (0.8, 0.1)
+"""Of training and validation, as the numbered splits have them."""
 
 GRAPHS_PER_STEP = 64
 """Graphs per optimiser step unless told otherwise."""

@@ -37,7 +37,8 @@ from geof.training.checkpoint import (
     save_state,
     write_tensors,
 )
-from geof.training.config import SELECTION, RunConfig
+from geof.training.config import RunConfig
+from geof.training.metrics import metric_named
 from geof.training.network import Network, bad_gradient, diagnose
 from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
 from geof.training.tasks import Part, Scores, Task
@@ -45,7 +46,9 @@ from geof.training.tasks import Part, Scores, Task
 
 @dataclass(frozen=True)
 class Result:
-    """What ``result.json`` holds. Metrics are percentages; ``metrics`` are all test metrics.
+    """What ``result.json`` holds. ``metrics`` are all test metrics.
+
+    Metrics are percentages, but for those of numbers (RMSE, MAE, R2), which are in their own unit.
 
     ``test`` is ``None`` and ``metrics`` empty when the run was not to read the test part.
     """
@@ -127,6 +130,7 @@ class Trainer:
                 f"Expected the config's task, {config.task!r} (got a task for {task.kind!r})."
             )
         self.config, self.task, self.out, self.schema = config, task, out, schema
+        self.metric = metric_named(task.metric)
         self.watch = watch or Watch()
         self.allow_changes = allow_changes
         torch.manual_seed(config.seed)
@@ -310,7 +314,7 @@ class Trainer:
         progress.reports.append(report)
         if report.validation is None or report.validation_loss is None:
             return
-        score = (report.validation, -report.validation_loss)
+        score = (self.metric.sign * report.validation, -report.validation_loss)
         if progress.best is None or score > progress.best.score:
             weights = copy.deepcopy(self.network.state_dict())
             progress.best = Best(score, report.epoch, weights)
@@ -359,7 +363,7 @@ class Trainer:
         if self.out is None or best is None or best.epoch == self._kept_epoch:
             return
         about = describe(self.config.without_paths(), self.task, self.schema)
-        about |= {"epoch": best.epoch, "validation": best.score[0]}
+        about |= {"epoch": best.epoch, "validation": self.metric.sign * best.score[0]}
         write_tensors(self.out / CHECKPOINT, best.weights, about)
         self._kept_epoch = best.epoch
 
@@ -399,7 +403,7 @@ class Trainer:
             preset=config.preset,
             metric=task.metric,
             test=test.metrics[task.metric] if config.read_test else None,
-            validation=progress.best.score[0],
+            validation=self.metric.sign * progress.best.score[0],
             metrics=test.metrics,
             best_epoch=progress.best.epoch,
             epochs=progress.epoch,
@@ -409,7 +413,7 @@ class Trainer:
             split=task.split_name,
             split_hash=task.split_hash,
             seed=config.seed,
-            selection=SELECTION,
+            selection=self.metric.selection,
         )
         if self.out is not None:
             self._keep_checkpoint()

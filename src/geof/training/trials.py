@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from geof.data.own_splits import split_columns
 from geof.data.sources import Loaded, read_data
 from geof.errors import (
     ConfigError,
@@ -294,7 +295,7 @@ class Runner:
         """
         key = _data_key(config)
         if key not in self._data:
-            self._data[key] = read_data(config.data, config.task)
+            self._data[key] = read_data(config.data, config.task, config.split)
         return self._data[key]
 
     def keep(self, config: RunConfig, loaded: Loaded) -> None:
@@ -404,4 +405,5 @@ class TrialTrainer:
 
 def _data_key(config: RunConfig) -> Any:
     """Return what data are read by; only of a user's own files the task asks for a label."""
-    return config.data, None if config.data.kind == "dataset" else config.task
+    own = None if config.data.kind == "dataset" else (config.task, split_columns(config.split))
+    return config.data, own

@@ -30,6 +30,12 @@ function perClassTable(scores) {
     ["Class", "Precision", "Recall", "F1", "Rows"], rows, { class: "numbers" }));
 }
 
+function targetTable(targets) {
+  const rows = targets.rows.map(([name, ...values]) => [named(name), ...values]);
+  return scrolling("Every target", table("Every target", targets.heading, rows,
+    { class: "numbers" }));
+}
+
 function curveNote(curve) {
   return curve.points.length < curve.of
     ? ` Drawn through ${compact(curve.points.length)} of its ${compact(curve.of)} points.` : "";
@@ -100,6 +106,8 @@ function scoresSection(page) {
   if (scores.confusion) parts.push(html("h3", {}, "Confusion"), confusionMatrix(scores),
     perClassTable(scores));
   if (scores.ranking) parts.push(html("h3", {}, "Ranking"), rankingCurves(scores.ranking));
-  parts.push(html("h3", {}, "Calibration"), calibrationFigure(scores.calibration));
+  if (scores.targets) parts.push(html("h3", {}, "Targets"), targetTable(scores.targets));
+  if (scores.calibration) parts.push(html("h3", {}, "Calibration"),
+    calibrationFigure(scores.calibration));
   return section("scores", "Scores", ...parts);
 }
