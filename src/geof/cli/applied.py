@@ -324,10 +324,12 @@ def read_data(
     if kind == "nodes":
         return _read_tables(config, run)
     if kind == "npz":
+        from geof.data.columns import ArrayEncoder
         from geof.data.formats import from_npz
+        from geof.data.sources import encoded
 
         assert config.npz is not None
-        return from_npz(
+        graph = from_npz(
             config.npz,
             class_names=run.about.get("class_names") or (),
             target_kind=run.objective.kind if run.config.task == "node" else None,
@@ -335,6 +337,8 @@ def read_data(
             edge_columns=config.edge_columns or "refuse",
             allow_singletons=True,
         )
+        schema = run.schema
+        return encoded(graph, schema) if isinstance(schema, ArrayEncoder) else graph
     return read_benchmark(config)
 
 
@@ -359,10 +363,11 @@ def _read_molecules(config: DataConfig, run: Run, labelled: bool) -> GraphSet:
 
 
 def _read_tables(config: DataConfig, run: Run) -> NodeGraph:
+    from geof.data.columns import ColumnEncoder
     from geof.data.tables import encode_new_graph
 
     schema = run.schema
-    if schema is None:
+    if not isinstance(schema, ColumnEncoder):
         raise DataError(
             f"Expected a run trained on tables for '--nodes' (got '{run.path}'). Give the kind of "
             "data the run was trained on."

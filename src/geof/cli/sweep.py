@@ -120,6 +120,7 @@ def _trainer(options: argparse.Namespace, order: Order) -> TrialTrainer:
 def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, TrialTrainer]:
     """Read and check everything; nothing is written yet."""
     from geof.data.sources import notes_of
+    from geof.training import adapted
     from geof.training.sweep import Order, Study
     from geof.training.trials import laid_over, present_name
 
@@ -135,7 +136,9 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
     sampler: Sampler = options.sampler or "tpe"
     trials = options.trials or (None if sampler == "grid" else 30)
     order = Order(trials, splits, sampler, options.seed or 0, options.workers or 2)
-    base = laid_over(config_of(options), {}, splits[0])
+    config, trainer = config_of(options), _trainer(options, order)
+    data = trainer.runner.read(laid_over(config, {}, splits[0])).data
+    base = laid_over(adapted(config, data), {}, splits[0])
     study = Study(options.out, order, base, searched)
     names = set(map(present_name, study.space.dimensions))
     for word in options.settings:
@@ -143,7 +146,6 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
         if present_name(key) in names:
             raise ConfigError(f"Expected '{key}' in the space or as {word} (got both).")
     order.trials_of(study.space)
-    trainer = _trainer(options, order)
     tasks = [trainer.runner.task(laid_over(base, {}, split)) for split in splits]
     for note in notes_of(tasks[0].data):
         screen.say(f"note: {note}")

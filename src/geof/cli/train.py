@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from geof.data.sources import notes_of, read_data
-    from geof.training import Trainer, build_task
+    from geof.training import Trainer, adapted, build_task
 
     if options.resume is not None:
         for name in ("out", "config"):
@@ -71,12 +71,15 @@ def run(options: argparse.Namespace) -> int:
         print(config.to_yaml(), end="")
         return 0
     data, schema = read_data(config.data, config.task, config.split)
+    config = adapted(config, data)
     task = build_task(config, data)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     out = options.out or Path("runs") / f"{data.name}-{stamp}"
     console = Console(stderr=options.json, quiet=options.json and options.quiet)
     for note in notes_of(data):
         _say(console, f"note: {note}")
+    for key, reason in config.chosen.items():
+        _say(console, f"chosen: {key} = {config.value_of(key)} ({reason})")
     _say(console, _describe(task))
     changes = options.allow_changes
     trainer = Trainer(config, task, out=out, allow_changes=changes, schema=schema)

@@ -1,6 +1,8 @@
 """Columns of a table as features: a schema fitted once and applied to every later table.
 
-* numbers are standardised with the mean and the deviation of the fitted rows;
+* numbers are standardised with the mean and the deviation of the fitted rows, but zeros and ones,
+  and counts that are mostly zero, stay as they are: they are words of a text or marks of a kind,
+  and shifting them would make every absent one a number;
 * words become one column per word seen while fitting; an unseen word is all zeros;
 * ``true`` and ``false`` become 1 and 0.
 
@@ -30,9 +32,9 @@ from geof.data.targets import (
     column_facts,
     column_targets,
 )
-from geof.errors import ConfigError, DataError, nearest
+from geof.errors import ConfigError, DataError, ShapeError, nearest
 
-Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "empty"]
+Kind: TypeAlias = Literal["numeric", "count", "categorical", "boolean", "empty"]
 Missing: TypeAlias = Literal["error", "mean"]
 
 FORMAT = 1
@@ -283,7 +285,9 @@ def _fit_column(table: Table, name: str, chosen: Kind | None, missing: Missing) 
     known = values[~np.isnan(values)]
     indicator = len(known) < len(values)
     mean, deviation = _moments(known)
-    scale = 1.0 if kind == "boolean" and deviation else deviation
+    if kind == "numeric" and chosen is None and are_counts(known):
+        kind = "count"
+    scale = 1.0 if kind in ("boolean", "count") and deviation else deviation
     return ColumnSchema(name, kind, mean, scale, indicator)
 
 
@@ -365,6 +369,93 @@ def _moments(values: NDArray[np.float64]) -> tuple[float, float]:
     largest = float(np.abs(values).max())
     unit = values / largest
     return float(unit.mean() * largest), float(unit.std() * largest)
+
+
+def are_counts(values: NDArray[np.float64]) -> bool:
+    """Return whether numbers are zeros and ones, or counts that are mostly zero."""
+    if not len(values) or values.min() < 0 or (values != np.floor(values)).any():
+        return False
+    return bool(values.max() <= 1 or 2 * np.count_nonzero(values) <= len(values))
+
+
+@dataclass(frozen=True)
+class ArrayEncoder:
+    """What columns of an array of features go through: those of a table, without names.
+
+    Attributes:
+        mean: Per column; 0 where it stays as it is.
+        scale: Per column; 1 where it stays as it is.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, x: Tensor) -> ArrayEncoder:
+        """Read off what a table's columns of the same numbers would go through."""
+        fitted = [_column_moments(column) for column in x.double().t().numpy()]
+        return cls(*zip(*fitted, strict=True)) if fitted else cls((), ())
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return the features in float32.
+
+        Raises:
+            ShapeError: If there is another number of columns.
+        """
+        if x.size(1) != len(self.mean):
+            raise ShapeError(
+                f"Expected {len(self.mean)} features, as the run was trained on (got {x.size(1)})."
+            )
+        if x.layout != torch.strided:  # kept sparse because it is mostly zero: never fitted
+            return x
+        mean, scale = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.scale))
+        return ((x.double() - mean) / scale).float()
+
+    def to_json(self) -> str:
+        """Return it as JSON, for :meth:`from_json`."""
+        return json.dumps({"format": FORMAT, "array": asdict(self)}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ArrayEncoder:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            DataError: If the text is anything else.
+        """
+        try:
+            content = json.loads(text)["array"]
+            mean, scale = (tuple(map(float, content[name])) for name in ("mean", "scale"))
+            if len(mean) != len(scale) or not all(map(math.isfinite, (*mean, *scale))):
+                raise ValueError("means and scales do not fit each other")
+            if 0.0 in scale:
+                raise ValueError("a scale is zero")
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f"Expected the JSON of an array encoder, format {FORMAT} (got something else: "
+                f"{error}). Train again."
+            ) from error
+        return cls(mean, scale)
+
+
+def _column_moments(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return what is taken off a column and what it is divided by."""
+    if are_counts(values) and values.min() != values.max():
+        return 0.0, 1.0
+    mean, deviation = _moments(values)
+    return mean, deviation or 1.0
+
+
+Schema: TypeAlias = ColumnEncoder | ArrayEncoder
+"""What features go through, fitted once."""
+
+
+def read_schema(text: str) -> Schema:
+    """Read the JSON of either encoder.
+
+    Raises:
+        DataError: If it is neither.
+    """
+    return (ArrayEncoder if '"array"' in text else ColumnEncoder).from_json(text)
 
 
 def _encode_column(

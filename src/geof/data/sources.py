@@ -5,6 +5,7 @@ Signatures are cached on disk when they are exact and costly.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import CATALOGUE, load
-from geof.data.columns import ColumnEncoder
+from geof.data.columns import ArrayEncoder, Schema
 from geof.data.own_splits import SMILES, split_columns
 from geof.data.records import GraphSet, NodeGraph, ReadOptions
 from geof.data.targets import TargetKind
@@ -26,6 +27,9 @@ from geof.signature import Degree, Method, StructuralSignature, structural_signa
 
 SOURCES = ("dataset", "nodes", "molecules", "npz")
 """The options that each name a source; exactly one is needed."""
+
+OWN = SOURCES[1:]
+"""Those of a user's own data."""
 
 Text: TypeAlias = str | None
 File: TypeAlias = Path | None
@@ -54,6 +58,13 @@ class DataConfig(Options):
     ] = None
     directed: Annotated[
         bool, Field(description="messages run along an edge's direction, from source to target")
+    ] = False
+    standardise: Annotated[
+        bool,
+        Field(
+            description="of arrays: columns of numbers are standardised as those of tables are; "
+            "zeros and ones, and counts that are mostly zero, stay as they are"
+        ),
     ] = False
     drop: Annotated[tuple[str, ...], Field(description="node columns to leave out")] = ()
     missing: Annotated[
@@ -132,6 +143,7 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "label": ("nodes", "molecules"),
     "target_kind": ("nodes", "molecules", "npz"),
     "directed": ("nodes", "npz"),
+    "standardise": ("npz",),
     "drop": ("nodes",),
     "source": ("nodes", "npz", "dataset"),
     "target": ("nodes", "npz", "dataset"),
@@ -149,7 +161,7 @@ class Loaded(NamedTuple):
     """Data, and the schema that tables of nodes went through."""
 
     data: NodeGraph | GraphSet
-    schema: ColumnEncoder | None = None
+    schema: Schema | None = None
 
 
 def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> Loaded:
@@ -178,7 +190,8 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
         if config.target_kind is not None:
             options["target_kind"] = config.target_kind
         own = tuple(name for name in aside if name != SMILES)
-        return Loaded(from_npz(config.npz, aside=own, **options))
+        graph = from_npz(config.npz, aside=own, **options)
+        return standardised(graph) if config.standardise else Loaded(graph)
     if config.label is None and (kind == "molecules" or task != "link"):
         raise ConfigError("Expected '--label COLUMN', the column to predict (got none).")
     if kind == "molecules":
@@ -217,6 +230,24 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
             edge_columns=config.edge_columns or "refuse",
         )
     )
+
+
+def standardised(graph: NodeGraph) -> Loaded:
+    """Return a graph with standardised columns, as one read from a table has them, and how.
+
+    Sparse features stay as they are.
+    """
+    if graph.graph.x.layout != torch.strided:
+        return Loaded(graph)
+    encoder = ArrayEncoder.fit(graph.graph.x)
+    return Loaded(encoded(graph, encoder), encoder)
+
+
+def encoded(graph: NodeGraph, encoder: ArrayEncoder) -> NodeGraph:
+    """Return a graph whose features went through what a run's did."""
+    data = copy(graph.graph)
+    data.x = encoder.encode(data.x)
+    return replace(graph, graph=data)
 
 
 def read_benchmark(config: DataConfig) -> NodeGraph | GraphSet:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from geof.methods.interface import GraphInputs
+from geof.methods.interface import Choice, DataFacts, GraphInputs
 from geof.methods.registry import Method, register
 from geof.nn.geof import GeoF
 
@@ -28,11 +28,34 @@ class GeoFEncoder(nn.Module):
         return states
 
 
+LARGE = 20_000
+"""Examples from which an epoch teaches enough for a larger step and less dropout."""
+
+
+def choose(facts: DataFacts) -> list[Choice]:
+    """Return what follows from the data, for the preset ``auto``."""
+    choices: list[Choice] = []
+    if facts.words:
+        why = f"features are words: non-negative, most of {facts.channels} columns zero in a row"
+        choices.append(Choice("options.scale_features", True, why))
+        choices.append(Choice("options.feature_dropout", 0.5, why))
+    if facts.examples >= LARGE:
+        why = f"{facts.examples} examples"
+        choices.append(Choice("epochs", 30 if facts.task == "graph" else 100, why))
+        if facts.task == "node":
+            choices.append(Choice("learning_rate", 0.01, why))
+            choices.append(Choice("options.dropout", 0.0, why))
+    if facts.task == "graph" and facts.examples >= LARGE // 10:
+        choices.append(Choice("learning_rate", 0.003, f"{facts.examples} graphs"))
+    return choices
+
+
 register(
     Method(
         "geof",
         GeoFEncoder,
         documented=GeoF,
         presets=Path(__file__).parent / "preset_files" / "geof",
+        choose=choose,
     )
 )

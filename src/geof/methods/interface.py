@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
@@ -46,6 +46,43 @@ class InputShape:
     num_classes: int
     num_nodes: int | None = None
     num_edges: int | None = None
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a method may choose its options by: features and sizes, no label.
+
+    Attributes:
+        task: Node, link or graph.
+        words: Whether features are words of a text: non-negative, most of a row zero.
+        channels: Width of the features.
+        graphs: How many.
+        nodes: Of all graphs together.
+        edges: Undirected, likewise.
+        examples: What there is to learn from: labelled nodes, edges, or labelled graphs.
+    """
+
+    task: TaskKind
+    words: bool
+    channels: int
+    graphs: int
+    nodes: int
+    edges: int
+    examples: int
+
+
+class Choice(NamedTuple):
+    """An option chosen by the data.
+
+    Attributes:
+        key: Its name, such as ``options.dropout``.
+        value: What was chosen.
+        reason: Why, in terms of the data.
+    """
+
+    key: str
+    value: Any
+    reason: str
 
 
 GIVEN = (*(field.name for field in fields(InputShape)), "task")

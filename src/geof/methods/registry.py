@@ -24,7 +24,7 @@ from torch import nn
 
 from geof.errors import ConfigError, DataError, nearest
 from geof.io import Tree, merge, read_yaml
-from geof.methods.interface import GIVEN, TaskKind
+from geof.methods.interface import GIVEN, Choice, DataFacts, TaskKind
 from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
 from geof.options import arguments, require_known, require_option
 from geof.plugins import INSTALL_PAPER, METHODS, PAPER_METHODS, entry_points
@@ -46,6 +46,8 @@ class Method:
             ``num_classes`` (if they name it) and options, and are called with the
             :class:`~geof.methods.interface.Encoding`, the inputs and the pairs.
         presets: Folder of the presets that travel with it, ``PRESET/TASK.yaml``.
+        choose: Returns the options that follow from the data, with reasons, for the preset
+            ``auto``.
         revision: Raised when its numbers change: recorded runs of an earlier one are stale.
     """
 
@@ -54,6 +56,7 @@ class Method:
     documented: Callable[..., object] | None = None
     readouts: Mapping[TaskKind, Callable[..., nn.Module]] = field(default_factory=dict)
     presets: Path | None = None
+    choose: Callable[[DataFacts], list[Choice]] | None = None
     revision: int = 1
 
 
@@ -220,6 +223,9 @@ def _same_place(one: Callable[..., object], other: Callable[..., object]) -> boo
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
+AUTO = "auto"
+"""The preset whose values a method lays over by the data; see :attr:`Method.choose`."""
+
 NONE = "none"
 """The preset that sets nothing: every option has the default of its code."""
 
@@ -236,13 +242,18 @@ def preset_names(method: str) -> list[str]:
     return [*sorted(names), NONE]
 
 
-def default_preset(method: str) -> str:
-    """Return the preset of a method when none is named: the tuned one if it ships, or its own.
+def default_preset(method: str, *, own_data: bool = False) -> str:
+    """Return the preset of a method when none is named.
 
-    >>> default_preset("geof"), default_preset("gcn")
-    ('tuned', 'plain')
+    For data of one's own that is the one that chooses by the data, if the method has it; otherwise
+    the tuned one if it ships, or its own.
+
+    >>> default_preset("geof"), default_preset("geof", own_data=True), default_preset("gcn")
+    ('tuned', 'auto', 'plain')
     """
     names = preset_names(method)
+    if own_data and get_method(method).choose is not None and AUTO in names:
+        return AUTO
     return "tuned" if "tuned" in names else names[0]
 
 

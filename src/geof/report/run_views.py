@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from geof.data.batching import PackedGraphs
+from geof.data.columns import ColumnEncoder
 from geof.data.records import GraphSet
 from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, nearest
@@ -207,7 +208,7 @@ def _geometry(
     if geof is None or not scopes:
         return None
     used = {f for s in scopes for n in s["nodes"] for b in n["features"] for d in b for f in d}
-    named = None if run.schema is None else run.schema.feature_names
+    named = run.schema.feature_names if isinstance(run.schema, ColumnEncoder) else None
     return {
         "of": unit,
         "which": which,

@@ -1,6 +1,7 @@
 """Configs, tasks, the trainer and the files of a run."""
 
 from geof.training.checkpoint import EpochReport, load_checkpoint, save_checkpoint
+from geof.training.chosen import adapted, facts_of
 from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
 from geof.training.metrics import (
     accuracy,
@@ -29,7 +30,9 @@ __all__ = [
     "TrainingConfig",
     "Watch",
     "accuracy",
+    "adapted",
     "build_task",
+    "facts_of",
     "graph_loss",
     "link_loss",
     "link_metrics",

@@ -8,17 +8,18 @@ on the command line: training options stand at the top, the others in their sect
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
 from geof.data.own_splits import split_file
-from geof.data.sources import DataConfig, SignatureConfig
+from geof.data.sources import OWN, DataConfig, SignatureConfig
 from geof.errors import ConfigError
 from geof.io import dump_yaml, merge
-from geof.methods.interface import TaskKind
+from geof.methods.interface import Choice, TaskKind
 from geof.methods.registry import (
     default_preset,
     get_method,
@@ -221,6 +222,8 @@ class RunConfig:
         pretraining: The stage before the task's.
         signature: How signatures are computed.
         read_test: Whether the test part is read at the end; a search must not.
+        chosen: Options that were chosen by the data, with the reason.
+        given: What files and command lines said, to be laid over what the data choose.
 
     Raises:
         ConfigError: For an unknown method or option, naming the nearest, or a value out of range.
@@ -238,6 +241,8 @@ class RunConfig:
     pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
     signature: SignatureConfig = field(default_factory=SignatureConfig)
     read_test: bool = True
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_option("task", self.task, get_args(TaskKind))
@@ -269,11 +274,12 @@ class RunConfig:
         """
         given = merge(*(renamed(layer) for layer in layers))
         _require_keys(given)
+        everything = deepcopy(given)
         about = {key: _run_value(key, given.pop(key)) for key in RUN_KEYS if _has(given, key)}
         data = DataConfig.of(given.pop("data", None) or {})
         method = about.setdefault("method", "geof")
         task = about.setdefault("task", data.default_task)
-        preset = about.setdefault("preset", default_preset(method))
+        preset = about.setdefault("preset", default_preset(method, own_data=data.kind in OWN))
         tree = merge(renamed(load_preset(method, preset, task, data.dataset)), given)
         _require_keys(tree)
         training = {key: tree[key] for key in declared(TrainingConfig) if key in tree}
@@ -285,7 +291,22 @@ class RunConfig:
             training=TrainingConfig.of(training),
             pretraining=PretrainingConfig.of(tree.get("pretraining") or {}),
             signature=SignatureConfig.of(tree.get("signature") or {}),
+            given=everything,
         )
+
+    def chosen_by(self, choices: Sequence[Choice]) -> RunConfig:
+        """Return the same with choices by the data below everything that was given."""
+        wanted = {
+            choice.key: choice for choice in choices if _value_at(self.given, choice.key) is None
+        }
+        layers = [_at(choice.key, choice.value) for choice in wanted.values()]
+        reasons = {key: choice.reason for key, choice in wanted.items()}
+        parsed = RunConfig.parse({"preset": self.preset}, *layers, self.given)
+        return replace(parsed, given=self.given, chosen=reasons, read_test=self.read_test)
+
+    def value_of(self, key: str) -> Any:
+        """Return an option by its name, such as ``options.dropout`` or ``epochs``."""
+        return _value_at(self.tree(), key)
 
     def tree(self) -> dict[str, Any]:
         """Return every option as :meth:`parse` and YAML take it; off ones too, over a preset."""
@@ -306,7 +327,9 @@ class RunConfig:
         plain = {key: getattr(self, key) for key in (*RUN_KEYS, "read_test")}
         plain["split"] = self._found_again()
         plain |= {"options": _plain(self.options), "readout": _plain(self.readout)}
-        plain["data"] = self.data.to_dict()
+        plain |= {"data": self.data.to_dict()} | (
+            {"chosen": dict(self.chosen)} if self.chosen else {}
+        )
         for name in ("training", "pretraining", "signature"):
             plain[name] = values_of(getattr(self, name))
         return plain
@@ -324,7 +347,7 @@ class RunConfig:
             "pretraining": PretrainingConfig,
             "signature": SignatureConfig,
         }
-        require_known(plain, [f.name for f in fields(cls)])
+        require_known(plain, [f.name for f in fields(cls) if f.name != "given"])
         built = {name: kind.of(plain.get(name) or {}) for name, kind in sections.items()}
         return cls(**{**plain, **built})
 
@@ -345,6 +368,21 @@ class RunConfig:
 def renamed(layer: Mapping[str, Any]) -> dict[str, Any]:
     """Return a layer of a config with earlier names replaced by the present ones."""
     return merge(*({RENAMED.get(key, key): value} for key, value in layer.items()))
+
+
+def _at(key: str, value: Any) -> dict[str, Any]:
+    """Return a layer with one option."""
+    *sections, name = key.split(".")
+    layer = {name: value}
+    for section in reversed(sections):
+        layer = {section: layer}
+    return layer
+
+
+def _value_at(tree: Mapping[str, Any], key: str) -> Any:
+    for name in key.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None  # type: ignore[assignment]
+    return tree
 
 
 def values_of(options: Options) -> dict[str, Any]:

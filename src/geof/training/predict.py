@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_geometric.nn import global_mean_pool
 
 from geof.data.batching import PackedGraphs
-from geof.data.columns import ColumnEncoder
+from geof.data.columns import Schema, read_schema
 from geof.data.link_splits import LinkSplit
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.sources import DataConfig
@@ -115,14 +115,14 @@ class Run:
         return int(self.about.get("epoch", 0))
 
     @property
-    def schema(self) -> ColumnEncoder | None:
-        """What tables of nodes go through; ``None`` unless it was trained on one.
+    def schema(self) -> Schema | None:
+        """What features of a table or an array go through; ``None`` for others.
 
         Raises:
             DataError: If it was written by another version.
         """
         stored = self.about.get("schema")
-        return None if stored is None else ColumnEncoder.from_json(json.dumps(stored))
+        return None if stored is None else read_schema(json.dumps(stored))
 
 
 def _data_config(folder: Path, default: DataConfig) -> DataConfig:

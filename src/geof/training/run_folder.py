@@ -16,7 +16,7 @@ import torch_geometric
 from filelock import FileLock, Timeout
 
 from geof.data.catalogue import CATALOGUE
-from geof.data.columns import ColumnEncoder
+from geof.data.columns import Schema
 from geof.data.sources import notes_of
 from geof.errors import ConfigError, DataError, FolderLockedError
 from geof.io import write_json
@@ -70,7 +70,7 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def describe(config: RunConfig, task: Task, schema: ColumnEncoder | None = None) -> dict[str, Any]:
+def describe(config: RunConfig, task: Task, schema: Schema | None = None) -> dict[str, Any]:
     """Return what ``config.json`` and a checkpoint's header hold: the config and what it met.
 
     Args:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from geof.data.columns import ColumnEncoder
+from geof.data.columns import Schema
 from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
 from geof.io import write_atomically, write_json
 from geof.machine import note_machine
@@ -123,7 +123,7 @@ class Trainer:
         out: Path | None = None,
         watch: Watch | None = None,
         allow_changes: bool = False,
-        schema: ColumnEncoder | None = None,
+        schema: Schema | None = None,
     ) -> None:
         if task.kind != config.task:
             raise ConfigError(
