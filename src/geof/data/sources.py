@@ -16,10 +16,11 @@ from torch import Tensor
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import CATALOGUE, load
 from geof.data.columns import ColumnEncoder
+from geof.data.molecules import BOND_SIZES
 from geof.data.own_splits import SMILES, split_columns
-from geof.data.records import GraphSet, NodeGraph, ReadOptions
+from geof.data.records import EdgeSizes, GraphSet, NodeGraph, ReadOptions
 from geof.data.targets import TargetKind
-from geof.errors import ConfigError
+from geof.errors import ConfigError, DataError
 from geof.methods.interface import TaskKind
 from geof.options import Options
 from geof.signature import Degree, Method, StructuralSignature, structural_signature
@@ -61,12 +62,16 @@ class DataConfig(Options):
         Field(description="what to do with missing numbers (default: error)"),
     ] = None
     edge_columns: Annotated[
-        Literal["refuse", "ignore"] | None,
+        Literal["refuse", "ignore", "use"] | None,
         Field(
-            description="what to do with edge weights and features, which the model does not use "
-            "(default: refuse)"
+            description="what to do with edge weights and attributes (default: refuse those of "
+            "your own files, ignore those of benchmarks and bonds of molecules)"
         ),
     ] = None
+    edge_weight: Annotated[Text, Field(description="column of edge weights, at least 0")] = None
+    edge_attr: Annotated[
+        tuple[str, ...], Field(description="columns of edge attributes, words or numbers")
+    ] = ()
     data_root: Annotated[File, Field(description="raw benchmark files")] = None
     raw_features: Annotated[
         bool, Field(description="benchmark features without row normalisation")
@@ -133,6 +138,8 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "target_kind": ("nodes", "molecules", "npz"),
     "directed": ("nodes", "npz"),
     "drop": ("nodes",),
+    "edge_weight": ("nodes",),
+    "edge_attr": ("nodes",),
     "source": ("nodes", "npz", "dataset"),
     "target": ("nodes", "npz", "dataset"),
 }
@@ -196,7 +203,7 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
         )
         if SMILES in aside:
             found = replace(found, aside={SMILES: found.aside[smiles]})
-        return Loaded(found)
+        return Loaded(with_edges(found, config))
     from geof.data.tables import read_node_table
 
     assert config.nodes is not None
@@ -215,6 +222,8 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
             source=config.source,
             target=config.target,
             edge_columns=config.edge_columns or "refuse",
+            edge_weight=config.edge_weight,
+            edge_attr=config.edge_attr,
         )
     )
 
@@ -222,12 +231,36 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
 def read_benchmark(config: DataConfig) -> NodeGraph | GraphSet:
     """Load the benchmark a config names."""
     assert config.dataset is not None
-    return load(config.dataset, data_root=config.data_root, row_normalise=not config.raw_features)
+    data = load(config.dataset, data_root=config.data_root, row_normalise=not config.raw_features)
+    return with_edges(data, config)
+
+
+def with_edges(data: NodeGraph | GraphSet, config: DataConfig) -> NodeGraph | GraphSet:
+    """Let a set of graphs use its edge attributes, bonds or labels, if the config says so.
+
+    Raises:
+        DataError: If there are none.
+    """
+    if config.edge_columns != "use":
+        return data
+    if isinstance(data, NodeGraph) or not data.graphs or data.graphs[0].edge_attr is None:
+        raise DataError(
+            f"Expected edge attributes in '{data.name}' for edge_columns='use' (got none). Leave "
+            "it out."
+        )
+    facts = CATALOGUE.get(data.name) if config.dataset else None
+    if facts is None or facts.loader != "tu":
+        return replace(data, edge_sizes=EdgeSizes(BOND_SIZES))
+    codes = [graph.edge_attr.amax(0) for graph in data.graphs if len(graph.edge_attr)]
+    most = torch.stack(codes).amax(0) + 1
+    return replace(data, edge_sizes=EdgeSizes(tuple(most.tolist())))
 
 
 def notes_of(data: NodeGraph | GraphSet) -> tuple[str, ...]:
     """Return what a reader of a result must know about the data, what no method reads included."""
-    if isinstance(data, GraphSet) and data.graphs and data.graphs[0].edge_attr is not None:
+    if not isinstance(data, GraphSet) or data.edge_sizes is not None or not data.graphs:
+        return data.notes
+    if data.graphs[0].edge_attr is not None:
         unused = "Edge features (bonds) are there and not used: the paper's model has none."
         return (*data.notes, unused)
     return data.notes

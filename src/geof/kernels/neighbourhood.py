@@ -305,28 +305,50 @@ class NeighbourIndex:
         """Return the number of in-neighbours."""
         return self.pointer[nodes + 1] - self.pointer[nodes]
 
+    def origin_in(self, edge_index: Tensor) -> Integers:
+        """Return where each edge stands in the ``edge_index`` this was made from; the first."""
+        source, target = edge_index.detach().cpu().numpy()
+        target_of = np.repeat(np.arange(self.num_nodes), np.diff(self.pointer))
+        given = target * self.num_nodes + source
+        order = np.argsort(given, kind="stable").astype(np.int64)
+        own = target_of * self.num_nodes + self.source
+        found: Integers = order[np.searchsorted(given[order], own)]
+        return found
+
     def neighbours(self, nodes: Integers) -> tuple[Integers, Integers]:
         """Return all in-neighbours and, for each, whose it is as a position in ``nodes``."""
+        place, owner = self.places(nodes)
+        return self.source[place], owner
+
+    def places(self, nodes: Integers) -> tuple[Integers, Integers]:
+        """Return where all in-neighbours stand in ``source`` and, for each, whose it is."""
         degree = self.degree(nodes)
         owner = np.repeat(np.arange(len(nodes), dtype=np.int64), degree)
         # Consecutive within each node: count up, starting anew where a node's stretch begins.
         begin = self.pointer[nodes] - (np.cumsum(degree) - degree)
-        return self.source[begin[owner] + np.arange(len(owner))], owner
+        return begin[owner] + np.arange(len(owner)), owner
 
     def sample(
         self, nodes: Integers, fanout: int, bits: np.random.PCG64
     ) -> tuple[Integers, Integers]:
         """Return up to ``fanout`` in-neighbours of each node, drawn without replacement."""
+        place, owner = self.sample_places(nodes, fanout, bits)
+        return self.source[place], owner
+
+    def sample_places(
+        self, nodes: Integers, fanout: int, bits: np.random.PCG64
+    ) -> tuple[Integers, Integers]:
+        """Return where they stand in ``source`` and, for each, whose it is."""
         if fanout == ALL:
-            return self.neighbours(nodes)
+            return self.places(nodes)
         many = self.degree(nodes) > fanout
         few = np.flatnonzero(~many)
-        source, owner = self.neighbours(nodes[few])
+        place, owner = self.places(nodes[few])
         crowded = np.flatnonzero(many)
         chosen = _distinct_below(self.degree(nodes[crowded]), fanout, bits)  # (fanout, crowded)
-        drawn = self.source[self.pointer[nodes[crowded]] + chosen]
+        drawn = self.pointer[nodes[crowded]] + chosen
         return (
-            np.concatenate([source, drawn.ravel()]),
+            np.concatenate([place, drawn.ravel()]),
             np.concatenate([few[owner], np.tile(crowded, fanout)]),
         )
 

@@ -192,6 +192,11 @@ class Recurrence(nn.Module):
             trace: Whether to return what happened on the way too, else ``None``. A backend that
                 fuses the step takes it part by part then, to the same numbers up to rounding.
         """
+        if self.edge_encoder is not None and edges.terms is None:
+            raise ConfigError(
+                "Expected neighbourhoods that carry attributes, as the model was built for. Make "
+                "them with neighbourhoods(edge_index, num_nodes, edge_weight, edge_attr)."
+            )
         spec = step_spec(self.settings, self.schedule, number)
         evolution = self._evolution(signature, number)
         backend = self._backend_for(state.features, spec.statistic)
