@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from geof.data.columns import ColumnEncoder
 from geof.data.formats import from_npz, from_pyg, from_pyg_list, to_npz
+from geof.data.molecules import in_ring, read_molecules
 from geof.data.records import EdgeSizes, GraphSet, NodeGraph
 from geof.data.sources import DataConfig, notes_of, with_edges
 from geof.data.tables import encode_new_graph, encode_new_nodes, read_node_table
@@ -220,7 +221,40 @@ def test_bonds_and_labels_are_used_on_request():
     bonds = with_edges(data, DataConfig(dataset="BBBP", edge_columns="use"))
     assert bonds.edge_sizes == EdgeSizes((3, 2))  # by name, a TU set
     own = with_edges(data, DataConfig(molecules="m.csv", edge_columns="use"))
-    assert own.edge_sizes == EdgeSizes((5, 6, 2))
+    assert own.edge_sizes == EdgeSizes((5, 6, 2, 2))
+    assert own.graphs[0].edge_attr.shape == (4, 3)
+    assert data.graphs[0].edge_attr.shape == (4, 2)
     for none in (GraphSet("g", [pyg()], ("a",)), NodeGraph("n", pyg(), ("a",))):
         with pytest.raises(DataError, match="Expected edge attributes in"):
             with_edges(none, DataConfig(dataset="CiteSeer", edge_columns="use"))
+
+
+def test_rings():
+    nx = pytest.importorskip("networkx")
+    for seed in range(30):
+        graph = nx.gnm_random_graph(25, 8 + seed, seed=seed)
+        pairs = torch.tensor(list(graph.edges)).t()
+        edge_index = torch.cat([pairs, pairs.flip(0)], 1)
+        bridges = {frozenset(bridge) for bridge in nx.bridges(graph)}
+        wanted = [frozenset(edge) not in bridges for edge in edge_index.t().tolist()]
+        assert in_ring(edge_index, 25).tolist() == wanted
+    assert in_ring(torch.empty(2, 0, dtype=torch.long), 3).tolist() == []
+
+
+def test_rings_of_molecules(tmp_path):
+    pytest.importorskip("rdkit")
+    (tmp_path / "m.csv").write_text("smiles\nC1CC1C\nCC\n")
+    config = DataConfig(molecules=tmp_path / "m.csv", edge_columns="use")
+    plain = read_molecules(tmp_path / "m.csv")
+    used = with_edges(plain, config)
+    assert used.content_hash == plain.content_hash
+    ring = {
+        tuple(edge): code
+        for edge, code in zip(
+            used.graphs[0].edge_index.t().tolist(),
+            used.graphs[0].edge_attr[:, 3].tolist(),
+            strict=True,
+        )
+    }
+    assert (ring[0, 1], ring[0, 2], ring[2, 3], ring[3, 2]) == (1, 1, 0, 0)
+    assert used.graphs[1].edge_attr.tolist() == [[0, 0, 0, 0]] * 2

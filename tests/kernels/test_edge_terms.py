@@ -191,6 +191,21 @@ def test_many_edges_at_a_node_and_any_number_of_threads(backend, random_state):
     )
 
 
+@every_fast
+@pytest.mark.parametrize("run", [by_parts, at_once])
+def test_edges_of_several_spans(backend, run, random_state):
+    """More edges than the native backward pass takes at once, everyone hearing everyone."""
+    draw, n = random_state(7), 300
+    edges = Neighbourhoods.from_edge_index(torch.ones(n, n).nonzero().t(), n)
+    assert len(edges.source) > 2 * 32768
+    inputs, row = some_inputs(draw, edges, 2, 3, 4), some_rows(draw, edges, 4)
+    spec = specification(2, 3, "full")
+    ours, reference = (
+        outcome(partial(run, name, edges, row, spec), inputs) for name in (backend, "reference")
+    )
+    assert_same(ours, reference, tolerance=1e-10)
+
+
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @every_statistic
 @pytest.mark.parametrize("run", [by_parts, at_once])

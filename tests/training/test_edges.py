@@ -211,7 +211,7 @@ def test_bonds_of_molecules(tmp_path, capsys):
     on, off = tmp_path / "on", tmp_path / "off"
     assert main(["train", *flags, "--edge-columns", "use", "--out", str(on), *QUICK]) == 0
     assert main(["train", *flags, "--out", str(off), *QUICK]) == 0
-    assert list(Run.open(on).shape.edge_categories) == [5, 6, 2]
+    assert list(Run.open(on).shape.edge_categories) == [5, 6, 2, 2]
     assert list(Run.open(off).shape.edge_categories) == []
     out = tmp_path / "p.csv"
     assert main(["predict", str(on), "--out", str(out)]) == 0

@@ -5,6 +5,8 @@ Signatures are cached on disk when they are exact and costly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -12,11 +14,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch_geometric.data import Data
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import CATALOGUE, load
 from geof.data.columns import ColumnEncoder
-from geof.data.molecules import BOND_SIZES
+from geof.data.graph_sets import PackedGraphs
+from geof.data.molecules import BOND_SIZES, RING_SIZE, in_ring
 from geof.data.own_splits import SMILES, split_columns
 from geof.data.records import EdgeSizes, GraphSet, NodeGraph, ReadOptions
 from geof.data.targets import TargetKind
@@ -238,6 +242,8 @@ def read_benchmark(config: DataConfig) -> NodeGraph | GraphSet:
 def with_edges(data: NodeGraph | GraphSet, config: DataConfig) -> NodeGraph | GraphSet:
     """Let a set of graphs use its edge attributes, bonds or labels, if the config says so.
 
+    Bonds are told apart by kind, stereo, conjugation and whether they are in a ring.
+
     Raises:
         DataError: If there are none.
     """
@@ -250,10 +256,23 @@ def with_edges(data: NodeGraph | GraphSet, config: DataConfig) -> NodeGraph | Gr
         )
     facts = CATALOGUE.get(data.name) if config.dataset else None
     if facts is None or facts.loader != "tu":
-        return replace(data, edge_sizes=EdgeSizes(BOND_SIZES))
+        bonds = EdgeSizes((*BOND_SIZES, RING_SIZE))
+        return replace(data, graphs=_with_rings(data.graphs), edge_sizes=bonds)
     codes = [graph.edge_attr.amax(0) for graph in data.graphs if len(graph.edge_attr)]
     most = torch.stack(codes).amax(0) + 1
     return replace(data, edge_sizes=EdgeSizes(tuple(most.tolist())))
+
+
+def _with_rings(graphs: Sequence[Data]) -> Sequence[Data]:
+    """Return the graphs with a further column of ``edge_attr``: whether an edge is in a ring."""
+    if isinstance(graphs, PackedGraphs):
+        return graphs.with_rings()
+    copies = []
+    for graph in graphs:
+        ring = in_ring(graph.edge_index, graph.num_nodes)[:, None].long()
+        copies.append(copy(graph))
+        copies[-1].edge_attr = torch.cat([graph.edge_attr, ring], dim=1)
+    return copies
 
 
 def notes_of(data: NodeGraph | GraphSet) -> tuple[str, ...]:
