@@ -196,8 +196,10 @@ struct Run {
 
   Terms terms(int carrying) {
     Terms c;
-    if (carrying > 0) c.bias = uniform_like(E);
-    if (carrying > 0) c.grad_bias = unwritten<T>(E);
+    if (carrying > 0) {
+      c.bias = uniform_like(E);
+      c.grad_bias = unwritten<T>(E);
+    }
     for (int64_t e = 0; e < int64_t(c.bias.size()); e += 7)
       c.bias[e] = e % 2 ? T(300) : -std::numeric_limits<T>::infinity();
     if (carrying > 1) {
@@ -211,9 +213,10 @@ struct Run {
   }
 
   void carry(geof_moments& a, Terms& c) const {
-    if (c.bias.empty()) return;
-    a.bias = c.bias.data();
-    a.grad_bias = c.grad_bias.data();
+    if (!c.bias.empty()) {
+      a.bias = c.bias.data();
+      a.grad_bias = c.grad_bias.data();
+    }
     if (c.table.empty()) return;
     a.row = c.row.data();
     a.table = c.table.data();
