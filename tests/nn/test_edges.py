@@ -154,6 +154,21 @@ def test_many_combinations_have_rows_of_their_own_only_where_they_occur():
     assert torch.equal(rows.codes[rows.row[proper].long()], codes[edges.origin[proper]])
 
 
+@every_backend
+def test_numbers_have_gradients_too(backend):
+    """Also where several edges have the same ones."""
+    numbers = NUMBERS.round(decimals=0)
+    assert len(numbers.unique(dim=0)) < 60
+
+    def gradient(name: str) -> Tensor:
+        given = numbers.clone().requires_grad_()
+        output = build(name, edge_channels=2)(X, EDGES, U, edge_attr=given)
+        return torch.autograd.grad((output * output.detach().cos()).sum(), given)[0]
+
+    assert (gradient("reference").abs().sum(1) > 0).all()
+    torch.testing.assert_close(gradient(backend), gradient("reference"), rtol=1e-9, atol=1e-9)
+
+
 def test_recomputed_steps_have_the_same_gradients():
     options = {"edge_categories": SIZES, "edge_channels": 2}
     given = {"edge_weight": WEIGHT, "edge_attr": BOTH}

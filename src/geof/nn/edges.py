@@ -96,7 +96,7 @@ class EdgeEncoder(nn.Module):
 
     def rows(self, edges: Neighbourhoods, attributes: Tensor) -> EdgeRows:
         """Return the different attributes of the edges, those found before if there are."""
-        if torch.compiler.is_compiling() or attributes.is_inference():
+        if self._every_edge(attributes) or attributes.is_inference():
             return self._rows(edges, attributes)
 
         def build() -> EdgeRows:
@@ -110,7 +110,7 @@ class EdgeEncoder(nn.Module):
     def _rows(self, edges: Neighbourhoods, attributes: Tensor) -> EdgeRows:
         codes = self._codes(attributes)
         numbers = attributes[:, len(self.categories) :]
-        if self.channels and torch.compiler.is_compiling():  # how many differ is not known then
+        if self.channels and self._every_edge(attributes):
             row = torch.arange(len(attributes), device=attributes.device)
         elif self.channels:
             _, row = attributes.unique(dim=0, return_inverse=True)
@@ -120,6 +120,10 @@ class EdgeEncoder(nn.Module):
             row, codes = self._combinations(codes)
             numbers = attributes.new_zeros(len(codes), 0)
         return EdgeRows(edges.at_origin(row, -1).to(torch.int32), codes, numbers)
+
+    def _every_edge(self, attributes: Tensor) -> bool:
+        """Return whether to tell no attributes apart: compiled, or with a gradient of their own."""
+        return torch.compiler.is_compiling() or attributes.requires_grad
 
     def _combinations(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return each edge's row, and the codes of the rows."""

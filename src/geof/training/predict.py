@@ -383,6 +383,7 @@ def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
         DataError: If the data are not those the split was made for.
     """
     _require_same_content(run, data)
+    require_edges(run.shape, data, f"the run in '{run.folder}'")
     # The content decides: a file may have been renamed.
     identity = replace(DatasetIdentity.of(data), name=str(run.about.get("dataset")))
     path, signature = run.folder / "split.npz", run.config.signature
