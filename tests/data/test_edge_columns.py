@@ -198,6 +198,21 @@ def test_pyg_gives_what_npz_gives(tmp_path):
     assert truth.edge_sizes == EdgeSizes((2,))
 
 
+def test_edges_that_keep_their_direction_keep_what_they_carry(folder):
+    weight = torch.from_numpy(WEIGHT)
+    data = from_pyg(pyg(edge_weight=weight), edge_columns="use", directed=True)
+    assert data.graph.edge_index.tolist() == [[0, 1, 2, 3], [1, 2, 1, 2]]
+    assert data.graph.edge_weight.tolist() == [1, 3, 2, 4]
+    graphs = [pyg(edge_weight=weight, y=torch.tensor(i % 2)) for i in range(4)]
+    several = from_pyg_list(graphs, edge_columns="use", directed=True)
+    assert several.graphs[3].edge_weight.tolist() == [1, 3, 2, 4]
+    # In a table a, b and b, a are then two edges.
+    (folder / "edges.csv").write_text(EDGES + "b,a,7,double,1.5,0\n")
+    table, _ = read(folder, **COLUMNS, directed=True)
+    assert table.graph.edge_index.tolist() == [[0, 1, 2, 3], [1, 0, 1, 2]]
+    assert table.graph.edge_weight.tolist() == [0.5, 7, 2, 0]
+
+
 def test_a_list_of_graphs_has_common_sizes():
     codes = torch.from_numpy(CODES)
     graphs = [pyg(edge_attr=codes, y=torch.tensor(i % 2)) for i in range(4)]
