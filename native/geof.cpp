@@ -87,7 +87,13 @@ MomentArguments<T> typed(const geof_moments& a) {
           a.target,
           a.by_source,
           out<T>(a.grad_h),
-          out<T>(a.grad_y)};
+          out<T>(a.grad_y),
+          in<T>(a.bias),
+          a.row,
+          in<T>(a.table),
+          a.rows,
+          out<T>(a.grad_bias),
+          out<T>(a.grad_table)};
 }
 
 template <class T>

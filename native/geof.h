@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define GEOF_ABI 2
+#define GEOF_ABI 3
 #define GEOF_EXPORT __attribute__((visibility("default")))
 #define GEOF_LARGEST_BLOCK 32
 
@@ -48,6 +48,11 @@ typedef struct {
   const void *grad_weight, *grad_first, *grad_second; /* first and last: or null */
   const int32_t *target, *by_source;
   void *grad_h, *grad_y;
+  const void* bias;      /* (E), added to the exponents, or null */
+  const int32_t* row;    /* (E), which row of the table an edge carries, -1 for none; or null */
+  const void* table;     /* (rows, m, B), or null */
+  int64_t rows;
+  void *grad_bias, *grad_table; /* or null, with their inputs */
 } geof_moments;
 
 typedef struct {

@@ -4,9 +4,12 @@
 //   w_ij = exp(-|h_i - h_j|^2 / tau) / sum,  r_ij = y_j - y_i,
 //   first_i = sum_j w_ij y_j,  second_i = sum_j w_ij r_ij r_ij^T  (packed lower triangle).
 //
+// Edges may carry terms: then exp(-|h_i - h_j|^2 / tau + b_ij), and y_j + e_ij in the place of y_j.
+//
 // Edges are sorted by target: a neighbourhood is a row. An edge's vectors live in registers.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "lanes.h"
@@ -30,6 +33,12 @@ struct MomentArguments {
   const T *grad_weight, *grad_first, *grad_second;  // grad_weight and grad_second may be null
   const int32_t *target, *by_source;                // (E); the edges of each span by source
   T *grad_h, *grad_y;                               // (n, m, B)
+  // Terms of edges, each or null.
+  const T* bias;       // (E), b_ij
+  const int32_t* row;  // (E), which row of the table e_ij is, -1 for none
+  const T* table;      // (rows, m, B)
+  int64_t rows;
+  T *grad_bias, *grad_table;  // backward only
 };
 
 constexpr int kTile = 16;  // neighbours whose residuals are held at once
@@ -69,6 +78,7 @@ struct EdgeMoments {
 
   // The weights of row i, Eq. (4). The self-loop's energy is exactly zero, so the sum is at least 1.
   static void weigh(const A& s, int64_t i, int64_t d) {
+    if (s.bias) return weigh_biased(s, i, d);
     constexpr int N = 32 / sizeof(T);
     const int64_t end = s.pointer[i + 1];
     const T* hi = s.h + i * d;
@@ -94,8 +104,47 @@ struct EdgeMoments {
     for (int64_t e = s.pointer[i]; e < end; ++e) s.weight[e] *= inverse;
   }
 
+  // The same with a bias, which may be large: the largest exponent, at least the self-loop's zero,
+  // is subtracted. Biases of zero give the bits of none.
+  static void weigh_biased(const A& s, int64_t i, int64_t d) {
+    constexpr int N = 32 / sizeof(T);
+    constexpr T never = -std::numeric_limits<T>::infinity();
+    const int64_t begin = s.pointer[i], end = s.pointer[i + 1];
+    const T* hi = s.h + i * d;
+    T most = 0, total = 0;
+    for (int64_t e = begin; e < end; ++e) {
+      if (e + 4 < s.E) prefetch(s.h + s.source[e + 4] * d, d);
+      const T energy = squared_distance(hi, s.h + s.source[e] * d, d);
+      s.weight[e] = s.active && !s.active[e] ? never : -energy / s.temperature + s.bias[e];
+      if (s.weight[e] > most) most = s.weight[e];
+    }
+    for (int64_t tile = begin; tile < end; tile += kTile) {
+      const int count = int(end - tile < kTile ? end - tile : kTile);
+      T exponent[kTile] = {};
+      for (int k = 0; k < count; ++k) exponent[k] = s.weight[tile + k] - most;
+      for (int k = 0; k < count; k += N)
+        store<T, N>(exponent + k, exponential<T, N>(load<T, N>(exponent + k)));
+      for (int k = 0; k < count; ++k) {
+        s.weight[tile + k] = s.weight[tile + k] == never ? T(0) : exponent[k];
+        total += s.weight[tile + k];
+      }
+    }
+    const T inverse = T(1) / total;
+    for (int64_t e = begin; e < end; ++e) s.weight[e] *= inverse;
+  }
+
+  // What edge e adds to the message of its source, from block g on; null for nothing.
+  static GEOF_INLINE const T* carried(const A& s, int64_t e, int64_t d, int64_t g) {
+    return s.row[e] < 0 ? nullptr : s.table + s.row[e] * d + g;
+  }
+
   // Both moments of row i from its weights; second may be null.
   static void sum_row(const A& s, int64_t i, Count<M> m, T* first, T* second) {
+    s.table ? sum_row_of<true>(s, i, m, first, second) : sum_row_of<false>(s, i, m, first, second);
+  }
+
+  template <bool Carrying>
+  static void sum_row_of(const A& s, int64_t i, Count<M> m, T* first, T* second) {
     const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
     const T* yi = s.y + i * d;
     V residual[kTile][capacity(M)];
@@ -108,8 +157,12 @@ struct EdgeMoments {
         for (int k = 0; k < count; ++k) {
           if (tile + k + 4 < s.E) prefetch(s.y + s.source[tile + k + 4] * d, d);
           const T* yj = s.y + s.source[tile + k] * d + g;
+          const T* own = nullptr;
+          if constexpr (Carrying) own = carried(s, tile + k, d, g);
           each(m, [&](auto r) GEOF_LAMBDA {
-            residual[k][r] = load<T, W>(yj + r * B) - load<T, W>(yi + r * B + g);
+            V message = load<T, W>(yj + r * B);
+            if (Carrying && own) message += load<T, W>(own + r * B);
+            residual[k][r] = message - load<T, W>(yi + r * B + g);
             sums[r] += residual[k][r] * w[k];
           });
         }
@@ -167,7 +220,8 @@ struct EdgeMoments {
 //   grad y_j += w_ij (K_i r_ij + p_i),   grad y_i -= w_ij K_i r_ij,
 //   grad h_i += f_ij (h_i - h_j),        grad h_j -= f_ij (h_i - h_j).
 //
-// What goes to j waits in the edge's row until the span is done (tasks.h).
+// What goes to j, and what an edge carries receives, waits in the edge's row until the span is done
+// (tasks.h). The gradient of b_ij is w_ij (score_ij - mean_i).
 template <class T, int W, int M>
 struct EdgeMomentsBackward {
   using V = Vec<T, W>;
@@ -209,6 +263,7 @@ struct EdgeMomentsBackward {
       std::fill_n(s.grad_y + i * d, count, T(0));
       std::fill_n(s.grad_h + i * d, count, T(0));
     }
+    if (s.table) std::fill_n(s.grad_table, s.rows * d, T(0));
   }
 
   // bent = K r from the packed gradient of the second moment.
@@ -228,6 +283,12 @@ struct EdgeMomentsBackward {
   // `curve` the packed gradient of the second moment or null.
   static void row(const A& s, int64_t i, Count<M> m, const T* pull, const T* curve,
                   const Edges& edges) {
+    s.table ? row_of<true>(s, i, m, pull, curve, edges) : row_of<false>(s, i, m, pull, curve, edges);
+  }
+
+  template <bool Carrying>
+  static void row_of(const A& s, int64_t i, Count<M> m, const T* pull, const T* curve,
+                     const Edges& edges) {
     const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
     const T* yi = s.y + i * d;
     T *rows = edges.row + (begin - edges.begin) * d, *force = edges.force + (begin - edges.begin);
@@ -240,8 +301,12 @@ struct EdgeMomentsBackward {
       V total{};
       for (int64_t g = 0; g < B; g += W) {
         V x[capacity(M)], bent[capacity(M)];
+        const T* own = nullptr;
+        if constexpr (Carrying) own = EdgeMoments<T, W, M>::carried(s, e, d, g);
         each(m, [&](auto r) GEOF_LAMBDA {
-          x[r] = load<T, W>(yj + r * B + g) - load<T, W>(yi + r * B + g);
+          V message = load<T, W>(yj + r * B + g);
+          if (Carrying && own) message += load<T, W>(own + r * B);
+          x[r] = message - load<T, W>(yi + r * B + g);
         });
         if (curve) {
           bend(curve + g, x, bent, m, B);
@@ -259,6 +324,9 @@ struct EdgeMomentsBackward {
       mean += w * score;
     }
     const T rate = T(-2) / s.temperature;
+    if (s.grad_bias)
+      for (int64_t e = begin; e < end; ++e)
+        s.grad_bias[e] = s.weight[e] * (force[e - begin] - mean);
     for (int64_t e = begin; e < end; ++e)
       force[e - begin] = rate * s.weight[e] * (force[e - begin] - mean);
     feel(s, i, d, pull, rows, force);
@@ -313,6 +381,28 @@ struct EdgeMomentsBackward {
         while (end < to && s.source[s.by_source[end]] == s.source[s.by_source[k]]) ++end;
         receive(s, k, end, to, d, edges);
         k = end;
+      }
+    }
+    if (s.table) collect_table(s, begin, begin + count, d, edges);
+  }
+
+  // What a span's edges carried receives its gradient: a thread has columns of its own and goes
+  // through the edges in order, so no two write to one place and every sum has a fixed order.
+  static void collect_table(const A& s, int64_t begin, int64_t end, int64_t d, const Edges& edges) {
+    constexpr int N = 32 / sizeof(T);
+#pragma omp parallel for schedule(static) num_threads(s.threads) if ((end - begin) * d > 65536)
+    for (int64_t c = 0; c < d; c += 2 * N) {
+      const bool whole = c + 2 * N <= d;
+      for (int64_t e = begin; e < end; ++e) {
+        if (s.row[e] < 0) continue;
+        const T* from = edges.row + (e - edges.begin) * d + c;
+        T* to = s.grad_table + s.row[e] * d + c;
+        if (whole) {
+          store<T, N>(to, Vec<T, N>(load<T, N>(to) + load<T, N>(from)));
+          store<T, N>(to + N, Vec<T, N>(load<T, N>(to + N) + load<T, N>(from + N)));
+        } else {
+          for (int64_t k = 0; k < d - c; ++k) to[k] += from[k];
+        }
       }
     }
   }

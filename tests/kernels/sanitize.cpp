@@ -187,6 +187,43 @@ struct Run {
       }
   }
 
+  // What edges carry: nothing, a bias, or a bias and rows of a table.
+  struct Terms {
+    std::vector<T> bias, table, grad_bias, grad_table;
+    std::vector<int32_t> row;
+  };
+  static constexpr int64_t kRows = 5;
+
+  Terms terms(int carrying) {
+    Terms c;
+    if (carrying > 0) {
+      c.bias = uniform_like(E);
+      c.grad_bias = unwritten<T>(E);
+    }
+    for (int64_t e = 0; e < int64_t(c.bias.size()); e += 7)
+      c.bias[e] = e % 2 ? T(300) : -std::numeric_limits<T>::infinity();
+    if (carrying > 1) {
+      c.table = uniform_like(kRows * d);
+      c.grad_table = unwritten<T>(kRows * d);
+      for (int64_t e = 0; e < E; ++e) c.row.push_back(int32_t(e % (kRows + 1)) - 1);
+    }
+    for (int64_t e = 0; e < int64_t(c.bias.size()); ++e)
+      if (graph.narrow_source[e] == graph.narrow_target[e]) c.bias[e] = 0;
+    return c;
+  }
+
+  void carry(geof_moments& a, Terms& c) const {
+    if (!c.bias.empty()) {
+      a.bias = c.bias.data();
+      a.grad_bias = c.grad_bias.data();
+    }
+    if (c.table.empty()) return;
+    a.row = c.row.data();
+    a.table = c.table.data();
+    a.rows = kRows;
+    a.grad_table = c.grad_table.data();
+  }
+
   geof_moments moment_arguments(const std::vector<T>& h, const std::vector<T>& y,
                                 std::vector<T>& weight) const {
     geof_moments a{};
@@ -205,11 +242,13 @@ struct Run {
   }
 
   void moments(const std::vector<T>& h, const std::vector<T>& y, std::vector<T>& first,
-               std::vector<T>& second) {
+               std::vector<T>& second, int carrying) {
     auto weight = unwritten<T>(E);
+    Terms carried = terms(carrying);
     first = unwritten<T>(n * d);
     second = unwritten<T>(second_wanted ? n * t : 0);
     geof_moments a = moment_arguments(h, y, weight);
+    carry(a, carried);
     a.first = first.data();
     a.second = second_wanted ? second.data() : nullptr;
     done(geof_edge_moments(&a));
@@ -228,6 +267,8 @@ struct Run {
       done(geof_edge_moments_backward(&a));
       keep(grad_h, "gradient of h");
       keep(grad_y, "gradient of y");
+      keep(carried.grad_bias, "gradient of the edges' bias");
+      keep(carried.grad_table, "gradient of the edges' table");
     }
   }
 
@@ -290,7 +331,8 @@ struct Run {
   }
 
   void evolve(const std::vector<T>& z, const std::vector<T>& x, const std::vector<T>& message,
-              const std::vector<T>& h, const std::vector<T>& y) {
+              const std::vector<T>& h, const std::vector<T>& y, int carrying) {
+    Terms carried = terms(carrying);
     const int64_t rank = o.m > 1 ? o.rank : 0, p = 2 * (o.m - 1) * rank + o.m;
     const auto shared = uniform_like(n * o.H), hidden = uniform_like(int64_t(o.H) * 2 * o.m);
     const auto output = uniform_like(o.H ? p * o.H : 0), bias = uniform_like(o.H ? p : 0);
@@ -298,6 +340,7 @@ struct Run {
     geof_evolve_args a{};
     a.feedback = feedback_arguments(z, message, {}, {});
     a.edges = moment_arguments(h, y, weight);
+    carry(a.edges, carried);
     a.feedback.aggregate = aggregate.data();
     a.H = o.H;
     a.rank = rank;
@@ -348,6 +391,8 @@ struct Run {
     keep(grad_hidden, "gradient of hidden");
     keep(grad_output, "gradient of output");
     keep(grad_bias, "gradient of bias");
+    keep(carried.grad_bias, "gradient of the edges' bias by the evolution");
+    keep(carried.grad_table, "gradient of the edges' table by the evolution");
   }
 
   // Blocks no jitter can mend: reported, and nothing is read or written out of place.
@@ -380,9 +425,11 @@ struct Run {
       const auto z = uniform<T>(n * t, 1 / std::sqrt(double(o.m)));
       const auto x = uniform_like(n * d), message = uniform_like(n * d);
       frames(z, x, message, h, y);
-      moments(h, y, first, second);
+      for (const int carrying : {2, 1, 0}) {
+        moments(h, y, first, second, carrying);
+        evolve(z, x, message, h, y, carrying);
+      }
       feedback(z, message, first, second);
-      evolve(z, x, message, h, y);
       spoilt(z, message, first, second);
       ++cases;
     }

@@ -682,11 +682,20 @@ def operator_cases(draw) -> dict[str, list[tuple]]:
     )
     p = 2 * 2 * 2 + m
     maps = [draw.normal(n, 5), draw.normal(5, 2 * m), draw.normal(p, 5), draw.normal(p)]
+    bias, table = draw.normal(len(edges.source)), draw.normal(5, m, B)
+    row = torch.arange(len(edges.source), dtype=torch.int32) % 6 - 1
+    carried = [bias, row, table]
     steps = [
-        ((z, x, message, plan, edges.active, chosen), options)
-        for chosen, options in ((maps, full), (maps, mean), ([], none))
+        ((z, x, message, plan, edges.active, chosen, terms), options)
+        for chosen, terms, options in (
+            (maps, [], full),
+            (maps, carried, mean),
+            ([], [bias], none),
+        )
     ]
-    trained = lambda given: tree_map(lambda v: v.clone().requires_grad_(), given)  # noqa: E731
+    trained = lambda given: tree_map(  # noqa: E731
+        lambda v: v.clone().requires_grad_(v.is_floating_point()), given
+    )
     return {
         "geof::edge_plan": [(edges.source, edges.target, n)],
         "geof::apply_frames": [(*trained((z, x, message)), f) for f in (True, False)],
@@ -694,12 +703,13 @@ def operator_cases(draw) -> dict[str, list[tuple]]:
         "geof::environment": [trained((z, x))],
         "geof::environment_backward": [(grad_h.mT.contiguous(), z, x)],
         "geof::native_edge_moments": [
-            (*trained((h, y)), plan, edges.active, 20.0, True),
-            (*trained((h, y)), plan, None, 20.0, False),
+            (*trained((h, y)), plan, edges.active, [], 20.0, True),
+            (*trained((h, y)), plan, edges.active, trained(carried), 20.0, True),
+            (*trained((h, y)), plan, None, trained([bias]), 20.0, False),
         ],
         "geof::native_edge_moments_backward": [
-            (weight, first, second, h, y, weight, plan, 20.0),
-            (None, first, None, h, y, weight, plan, 20.0),
+            (weight, first, second, h, y, weight, plan, [], 20.0),
+            (None, first, None, h, y, weight, plan, carried, 20.0),
         ],
         "geof::feedback_target": [
             (*trained((z, message, first, second)), *full),
@@ -713,11 +723,11 @@ def operator_cases(draw) -> dict[str, list[tuple]]:
         "geof::gate": [trained((first, second[:, :m], first))],
         "geof::gate_backward": [(first, first, first, first)],
         "geof::native_step": [
-            (*trained(given[:3]), *given[3:5], trained(given[5]), *options)
+            (*trained(given[:3]), *given[3:5], *map(trained, given[5:]), *options)
             for given, options in steps
         ],
         "geof::native_step_backward": [
-            (x, z, *given[:4], given[5], list(native._step(*given, *options)), *options)
+            (x, z, *given[:4], given[5], list(native._step(*given, *options)), given[6], *options)
             for given, options in steps
         ],
     }

@@ -27,7 +27,8 @@ def parse(tree=None, **about) -> RunConfig:
 def test_every_option_is_written_out():
     config = parse({"epochs": 3, "options": {"steps": 4}}, task="link")
     assert (config.training.epochs, config.options["steps"]) == (3, 4)
-    own = inspect.signature(GeoF).parameters.keys() - {"in_channels", "signature_channels"}
+    given = {"in_channels", "signature_channels", "edge_categories", "edge_channels"}
+    own = inspect.signature(GeoF).parameters.keys() - given
     assert config.options.keys() == own
     assert config.options["temperature"] == 1.0
     assert config.readout["normalise"] is False

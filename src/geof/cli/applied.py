@@ -315,12 +315,12 @@ def read_data(
         run: Whose schema and classes apply.
         labelled: Whether molecules are read with the labels they have; graphs always are.
     """
-    from geof.data.sources import read_benchmark
+    from geof.data.sources import read_benchmark, with_edges
 
     config = data_config(options, run.config.data)
     kind = config.require_source()
     if kind == "molecules":
-        return _read_molecules(config, run, labelled)
+        return with_edges(_read_molecules(config, run, labelled), run.config.data)
     if kind == "nodes":
         return _read_tables(config, run)
     if kind == "npz":
@@ -334,12 +334,12 @@ def read_data(
             class_names=run.about.get("class_names") or (),
             target_kind=run.objective.kind if run.config.task == "node" else None,
             directed=run.config.data.directed,
-            edge_columns=config.edge_columns or "refuse",
+            edge_columns=config.edge_columns or run.config.data.edge_columns or "refuse",
             allow_singletons=True,
         )
         schema = run.schema
         return encoded(graph, schema) if isinstance(schema, ArrayEncoder) else graph
-    return read_benchmark(config)
+    return read_benchmark(replace(config, edge_columns=run.config.data.edge_columns))
 
 
 def _read_molecules(config: DataConfig, run: Run, labelled: bool) -> GraphSet:

@@ -78,9 +78,17 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument("--smiles", metavar="COLUMN", help="column of SMILES (default: smiles)")
     more.add_argument(
         "--edge-columns",
-        choices=("refuse", "ignore"),
-        help="what to do with edge weights and features, which the model does not use (default: "
-        "refuse)",
+        choices=("refuse", "ignore", "use"),
+        help="what to do with edge weights and attributes (default: refuse those of your own "
+        "files, ignore those of benchmarks and bonds of molecules)",
+    )
+    more.add_argument("--edge-weight", metavar="COLUMN", help="column of edge weights, at least 0")
+    more.add_argument(
+        "--edge-attr",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a column of edge attributes, words or numbers; may be repeated",
     )
     more.add_argument(
         "--directed",

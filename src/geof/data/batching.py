@@ -11,7 +11,7 @@ together from many small tensors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.data.records import undirected_edges
+from geof.data.records import EdgeInputs, edge_inputs, undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError
@@ -46,11 +46,14 @@ class NeighbourBatch:
         edge_index: ``(2, E_batch)`` in the batch's numbering; messages flow from the first row to
             the second, towards the seeds.
         batch_size: Number of seeds. Only their outputs are meant to be used.
+        e_id: ``(E_batch,)``, the edges as columns of the graph's ``edge_index``; ``None`` unless
+            asked for.
     """
 
     n_id: Tensor
     edge_index: Tensor
     batch_size: int
+    e_id: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -74,6 +77,7 @@ class NeighbourSampler:
         seed: Seed of all draws.
         nodes: Seed nodes, indices or boolean mask (default: all).
         shuffle: Whether seeds come in a new order each epoch.
+        edge_ids: Whether batches say which edges they hold, for weights and attributes.
 
     >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     >>> sampler = NeighbourSampler(edge_index, 3, [2, 2], batch_size=2, shuffle=False)
@@ -91,6 +95,7 @@ class NeighbourSampler:
         seed: int = 0,
         nodes: Tensor | None = None,
         shuffle: bool = True,
+        edge_ids: bool = False,
     ) -> None:
         require_positive("batch_size", batch_size)
         require_positive("seed", seed, least=0)
@@ -100,6 +105,7 @@ class NeighbourSampler:
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
+        self.origin: Integers | None = self.index.origin_in(edge_index) if edge_ids else None
 
     def __len__(self) -> int:
         return -(-len(self.nodes) // self.batch_size)
@@ -125,16 +131,22 @@ class NeighbourSampler:
     def _grow(self, seeds: Integers, bits: np.random.PCG64) -> NeighbourBatch:
         met = _Numbering(self.index.num_nodes)
         frontier = met.add(seeds)
-        sources, targets = [], []
+        sources, targets, chosen = [], [], []
         for fanout in self.fanouts:
             nodes = met.nodes[frontier]
-            source, owner = self.index.sample(nodes, fanout, bits)
+            place, owner = self.index.sample_places(nodes, fanout, bits)
+            source = self.index.source[place]
             targets.append(frontier.start + owner)
             frontier = met.add(source)
             sources.append(met.place[source])
+            chosen.append(place)
         edges = np.stack([np.concatenate(sources), np.concatenate(targets)])
+        given = None if self.origin is None else self.origin[np.concatenate(chosen)]
         return NeighbourBatch(
-            torch.from_numpy(met.nodes), torch.from_numpy(edges), batch_size=len(seeds)
+            torch.from_numpy(met.nodes),
+            torch.from_numpy(edges),
+            batch_size=len(seeds),
+            e_id=None if given is None else torch.from_numpy(given),
         )
 
 
@@ -207,6 +219,7 @@ class PackedGraphs:
         first_node: ``(G + 1,)``; the nodes of graph ``g`` are ``first_node[g]`` and following.
         first_edge: ``(G + 1,)``, likewise.
         caches: What methods derived from each graph, for all batches it appears in.
+        carried: ``edge_weight`` and ``edge_attr`` of all edges, as far as they are used.
     """
 
     x: Tensor
@@ -214,10 +227,16 @@ class PackedGraphs:
     first_node: Tensor
     first_edge: Tensor
     caches: tuple[Cache, ...]
+    carried: EdgeInputs = field(default_factory=EdgeInputs)
 
     @classmethod
-    def pack(cls, graphs: Sequence[Data]) -> PackedGraphs:
-        """Put graphs with ``x`` and ``edge_index`` one after another."""
+    def pack(cls, graphs: Sequence[Data], *, edges: bool = False) -> PackedGraphs:
+        """Put graphs with ``x`` and ``edge_index`` one after another.
+
+        Args:
+            graphs: The graphs.
+            edges: Whether batches are to have what edges carry.
+        """
         graphs = list(graphs)  # a packed set makes each graph anew whenever it is asked for
         return cls(
             x=torch.cat([graph.x for graph in graphs]),
@@ -225,6 +244,7 @@ class PackedGraphs:
             first_node=_starts([graph.num_nodes for graph in graphs]),
             first_edge=_starts([graph.edge_index.size(1) for graph in graphs]),
             caches=tuple(Cache() for _ in graphs),
+            carried=_joined([edge_inputs(graph) for graph in graphs] if edges else []),
         )
 
     def __len__(self) -> int:
@@ -260,7 +280,26 @@ class PackedGraphs:
             torch.repeat_interleave(torch.arange(len(chosen)), sizes),
             len(chosen),
             caches=[self.caches[i] for i in chosen.tolist()],
+            **self._carried_by(edges),
         )
+
+    def _carried_by(self, edges: Tensor) -> EdgeInputs:
+        found: EdgeInputs = {}
+        if "edge_weight" in self.carried:
+            found["edge_weight"] = self.carried["edge_weight"].index_select(0, edges)
+        if "edge_attr" in self.carried:
+            found["edge_attr"] = self.carried["edge_attr"].index_select(0, edges)
+        return found
+
+
+def _joined(parts: Sequence[EdgeInputs]) -> EdgeInputs:
+    """Return what the edges of all graphs carry, one after another."""
+    found: EdgeInputs = {}
+    if parts and "edge_weight" in parts[0]:
+        found["edge_weight"] = torch.cat([part["edge_weight"] for part in parts])
+    if parts and "edge_attr" in parts[0]:
+        found["edge_attr"] = torch.cat([part["edge_attr"] for part in parts])
+    return found
 
 
 def select_rows(x: Tensor, rows: Tensor) -> Tensor:

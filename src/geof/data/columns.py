@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.data.files import Table, number, truth
-from geof.data.records import class_names_of
+from geof.data.records import CarriedByEdges, EdgeSizes, class_names_of
 from geof.data.targets import (
     CLASSES,
     TargetFacts,
@@ -76,6 +76,72 @@ class ColumnSchema:
 
 
 @dataclass(frozen=True)
+class EdgeSchema:
+    """What was fitted for the columns of a table of edges.
+
+    Words, truth values and whole numbers of few values are categories; other numbers are
+    standardised.
+
+    Attributes:
+        columns: The attribute columns in order.
+        weight: The column of weights, or ``None``.
+    """
+
+    columns: tuple[ColumnSchema, ...] = ()
+    weight: str | None = None
+
+    @classmethod
+    def fit(cls, table: Table, columns: Iterable[str], weight: str | None = None) -> EdgeSchema:
+        """Read the schema off a table of edges.
+
+        Raises:
+            DataError: If a column does not exist or cannot be an attribute.
+        """
+        fitted = []
+        for name in columns:
+            table.cells(name, "edge column")
+            kind: Kind | None = "categorical" if _is_code(table, name) else None
+            column = _fit_column(table, name, kind, "error")
+            if column.kind == "boolean":
+                column = _fit_column(table, name, "categorical", "error")
+            if column.kind != "empty":
+                fitted.append(column)
+        if weight is not None:
+            table.cells(weight, "column of edge weights")
+        return cls(tuple(fitted), weight)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns a table of edges must have."""
+        names = tuple(column.name for column in self.columns)
+        return names if self.weight is None else (self.weight, *names)
+
+    @property
+    def sizes(self) -> EdgeSizes:
+        """What the encoded columns are, categories first."""
+        words = [len(c.vocabulary) for c in self.columns if c.kind == "categorical"]
+        return EdgeSizes(tuple(words), len(self.columns) - len(words))
+
+    def encode(self, table: Table) -> CarriedByEdges:
+        """Return what the edges of a table carry.
+
+        Raises:
+            DataError: If a column is missing, a category was not there when the schema was fitted,
+                or a cell is no number; with its place.
+        """
+        for name in self.names:
+            table.cells(name, "edge column of the training table")
+        weight = None if self.weight is None else _edge_weights(table, self.weight)
+        words = [_codes(table, c) for c in self.columns if c.kind == "categorical"]
+        numbers = [_scaled(table, c) for c in self.columns if c.kind != "categorical"]
+        if not self.columns:
+            return CarriedByEdges(weight)
+        attributes = torch.from_numpy(np.stack([*words, *numbers], axis=1))
+        attributes = attributes.float() if numbers else attributes.long()
+        return CarriedByEdges(weight, attributes, self.sizes)
+
+
+@dataclass(frozen=True)
 class ColumnEncoder:
     """A fitted schema: which columns a table has and what they become.
 
@@ -87,6 +153,7 @@ class ColumnEncoder:
         dropped: Columns left out on request; later tables may have them or not.
         targets: What is predicted; its columns where that is not one of the classes.
         missing: ``"error"`` refuses missing numbers, ``"mean"`` puts the fitted mean there.
+        edges: What the columns of the edges are; ``None`` where edges carry nothing.
 
     Example:
         >>> table = Table("t.csv", {"age": ["1", "3"], "town": ["Bern", "Ulm"]}, [2, 3])
@@ -104,6 +171,7 @@ class ColumnEncoder:
     dropped: tuple[str, ...] = ()
     missing: Missing = "error"
     targets: TargetFacts = CLASSES
+    edges: EdgeSchema | None = None
 
     @classmethod
     def fit(
@@ -191,7 +259,10 @@ class ColumnEncoder:
 
     def to_json(self) -> str:
         """Return the schema as JSON, for :meth:`from_json`."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, allow_nan=False)
+        content = {"format": FORMAT, **asdict(self)}
+        if self.edges is None:  # as it was written before edges could carry anything
+            del content["edges"]
+        return json.dumps(content, indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> ColumnEncoder:
@@ -209,6 +280,9 @@ class ColumnEncoder:
                 content[name] = _words(content[name])
             if content["missing"] not in get_args(Missing):
                 raise ValueError(f"missing={content['missing']!r}")
+            if content.get("edges") is not None:
+                entries = tuple(map(_schema_from_json, content["edges"]["columns"]))
+                content["edges"] = EdgeSchema(entries, content["edges"]["weight"])
             targets = content.pop("targets", {"kind": "classes", "names": []})
             facts = TargetFacts(targets["kind"], _words(targets["names"]))
             check_target_kind(facts.kind)
@@ -520,6 +594,46 @@ def _encode_words(table: Table, column: ColumnSchema, out: NDArray[np.float32]) 
 
 def _count_note(table: Table, name: str, what: str, rows: Sequence[int], how: str) -> str:
     return f"Column {name!r}: {len(rows)} {what} (first: {table.place(rows[0])}) are {how}."
+
+
+def _is_code(table: Table, name: str) -> bool:
+    """Return whether a column holds few different whole numbers."""
+    cells = {cell.strip() for cell in table.columns[name]}
+    return len(cells) <= FEW and all(cell.removeprefix("-").isdecimal() for cell in cells)
+
+
+def _codes(table: Table, column: ColumnSchema) -> NDArray[np.float64]:
+    """Return the place of each cell in the vocabulary."""
+    index = {word: i for i, word in enumerate(column.vocabulary)}
+    codes = np.zeros(len(table))
+    for row, cell in enumerate(table.columns[column.name]):
+        word = cell if cell.strip() else ""
+        if word not in index:
+            raise DataError(
+                f"Expected a known category in edge column {column.name!r} (got {cell!r} at "
+                f"{table.place(row)}, which the training table does not have). Map it to a known "
+                "one, or train again with it. " + nearest(cell, column.vocabulary)
+            )
+        codes[row] = index[word]
+    return codes
+
+
+def _scaled(table: Table, column: ColumnSchema) -> NDArray[np.float64]:
+    """Return standardised numbers; of a constant column zeros."""
+    values = _values(table, column.name, column.kind, "error")
+    return (values - column.mean) / column.scale if column.scale else np.zeros(len(table))
+
+
+def _edge_weights(table: Table, name: str) -> Tensor:
+    values = _values(table, name, "numeric", "error")
+    if (values < 0).any():
+        row = int((values < 0).argmax())
+        raise DataError(
+            f"Expected weights of at least 0 in column {name!r} (got {table.columns[name][row]!r} "
+            f"at {table.place(row)}). Clean or shift them; a sign can be an attribute "
+            "(--edge-attr)."
+        )
+    return torch.from_numpy(values).float()
 
 
 def _schema_from_json(entry: dict[str, Any]) -> ColumnSchema:

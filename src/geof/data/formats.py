@@ -27,13 +27,18 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from geof.data.records import (
+    CarriedByEdges,
+    EdgeSizes,
     Features,
     GraphSet,
     NodeGraph,
     ReadOptions,
+    carried_to,
     change_notes,
+    checked_carried,
     directed_edges,
     edge_columns_note,
+    edge_inputs,
     finite_features,
     graph_set,
     label_text,
@@ -43,7 +48,7 @@ from geof.data.records import (
     undirected_edges,
 )
 from geof.data.targets import TargetFacts
-from geof.errors import DataError, DtypeError, ShapeError, nearest
+from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
 from geof.io import write_atomically
 
 _MATRIX_PARTS = ("data", "indices", "indptr", "shape")
@@ -52,6 +57,7 @@ _NPZ_KEYS |= {"target_kind", "target_names", "directed"}
 _NPZ_KEYS |= {f"{matrix}_{part}" for matrix in ("attr", "adj") for part in _MATRIX_PARTS}
 _EDGE_KEYS = {"edge_attr", "edge_weight"}
 _TYPE_KEYS = ("node_type", "edge_type")
+_NPZ_KEYS |= {*_EDGE_KEYS, "edge_categories"}
 
 
 def from_npz(
@@ -67,7 +73,11 @@ def from_npz(
     * optionally ``y`` or ``labels``, ``(n,)``: whole numbers (-1: none) or strings; floats or
       several columns ``(n, T)`` for other targets, NaN where one is missing;
     * optionally ``class_names`` of the classes 0, 1, ... in ``y``; ``node_ids``; what
-      :func:`to_npz` writes of other targets and of direction.
+      :func:`to_npz` writes of other targets and of direction;
+    * with ``edge_columns="use"``: ``edge_weight``, ``(E,)`` (or the values of ``adj_*``), and
+      ``edge_attr``, ``(E, columns)``, whole numbers for categories and others for numbers. Columns
+      of both kinds are floats, with the sizes of the categories, which come first, in
+      ``edge_categories``.
 
     Args:
         path: The file.
@@ -82,10 +92,20 @@ def from_npz(
     if "target_kind" in arrays:
         options.setdefault("target_kind", str(arrays["target_kind"]))  # type: ignore[typeddict-item]
     x = finite_features(_npz_features(arrays, path), f"'{path}'")
-    edge_index, edge_keys = _npz_edges(arrays, path)
-    notes = edge_columns_note(edge_keys | (_EDGE_KEYS & unused), f"'{path}'", options)
-    if unused - _EDGE_KEYS:
-        notes.append(f"Keys not used: {', '.join(sorted(unused - _EDGE_KEYS))}.")
+    edge_index, weights = _npz_edges(arrays, path)
+    edge_keys = {*({"adj_data"} if weights is not None else ()), *(_EDGE_KEYS & {*arrays})}
+    notes = edge_columns_note(edge_keys, f"'{path}'", options)
+    if unused:
+        notes.append(f"Keys not used: {', '.join(sorted(unused))}.")
+    carried = None
+    if edge_keys and options.get("edge_columns") == "use":
+        carried = checked_carried(
+            arrays.get("edge_weight", weights),
+            arrays.get("edge_attr"),
+            edge_index.size(1),
+            f"'{path}'",
+            tuple(arrays.get("edge_categories", np.empty(0, np.int64)).tolist()),
+        )
     labels = arrays.get("y", arrays.get("labels"))
     classes = options.get("target_kind") in (None, "classes")
     names = tuple(map(str, arrays.get("class_names", ()))) if classes else ()
@@ -105,6 +125,7 @@ def from_npz(
         notes + found.notes,
         keep_direction=options.get("directed", False) or "directed" in arrays,
         targets=found.facts,
+        carried=carried,
     )
     return replace(graph, aside={key: _column(arrays[key], x.size(0), key) for key in aside})
 
@@ -122,6 +143,10 @@ def to_npz(graph: NodeGraph, path: str | PathLike[str]) -> None:
         arrays |= {f"attr_{k}": v.numpy() for k, v in zip(_MATRIX_PARTS, parts, strict=True)}
     else:
         arrays["x"] = x.numpy()
+    for name in sorted(_EDGE_KEYS & {*edge_inputs(graph.graph)}):
+        arrays[name] = graph.graph[name].numpy()
+    if graph.edge_sizes is not None and graph.edge_sizes.categories:
+        arrays["edge_categories"] = np.array(graph.edge_sizes.categories)
     class_names = graph.class_names if graph.targets.kind == "classes" else None
     for key, names in (("class_names", class_names), ("node_ids", graph.node_ids)):
         if names is not None:
@@ -163,6 +188,11 @@ def from_networkx(
         raise DataError(f"Expected the node attribute {attribute!r} in the graph. {hint}")
     edges = list(graph.edges(data=True))
     edge_keys = {str(key) for *_, values in edges for key in values}
+    if options.get("edge_columns") == "use":
+        raise ConfigError(
+            "Expected edge_columns='refuse' or 'ignore' for a NetworkX graph (got 'use'). Convert "
+            "it with torch_geometric.utils.from_networkx and read it with from_pyg."
+        )
     notes = edge_columns_note(edge_keys, "the NetworkX graph", options)
     if known - wanted:
         notes.append(f"Node attributes not used: {', '.join(sorted(map(str, known - wanted)))}.")
@@ -200,7 +230,8 @@ def from_pyg(
     Args:
         data: A homogeneous graph with ``edge_index`` and, where known, ``x`` and ``y`` (whole
             numbers, -1: none; floats or several columns for other targets, NaN: none). Without
-            ``x`` every node gets the constant 1.
+            ``x`` every node gets the constant 1. With ``edge_columns="use"`` also ``edge_weight``
+            and ``edge_attr``, whole numbers for categories and floats for numbers.
         name: A name for the dataset.
         node_ids: Identifiers in node order.
         **options: See :class:`ReadOptions`.
@@ -217,6 +248,7 @@ def from_pyg(
         notes + found.notes,
         keep_direction=options.get("directed", False),
         targets=found.facts,
+        carried=_pyg_carried(data, "the graph", options),
     )
 
 
@@ -239,13 +271,27 @@ def from_pyg_list(
     labels: list[Any] = []
     changes: Counter[str] = Counter()
     notes: dict[str, None] = {}
+    sizes: list[EdgeSizes | None] = []
     for i, data in enumerate(graphs):
         x, edge_index, label, said = _pyg_parts(data, f"graph {i}", options)
         normalise = directed_edges if options.get("directed", False) else undirected_edges
-        edge_index, changed = normalise(edge_index, x.size(0))
+        given, (edge_index, changed) = edge_index, normalise(edge_index, x.size(0))
         changes += changed
         notes |= dict.fromkeys(said)
         members.append(Data(x=x.to_dense(), edge_index=edge_index))
+        carried = _pyg_carried(data, f"graph {i}", options)
+        sizes.append(None if carried is None else carried.sizes)
+        if carried is not None:
+            members[-1].update(
+                carried_to(
+                    edge_index,
+                    carried,
+                    given,
+                    x.size(0),
+                    keep_direction=options.get("directed", False),
+                    where=f"graph {i}",
+                )
+            )
         labels.append(None if label is None else label.reshape(-1))
     found = read_labels(_stacked_labels(labels), len(members), options)
     ids = None if graph_ids is None else tuple(graph_ids)
@@ -258,6 +304,7 @@ def from_pyg_list(
         [*notes, *change_notes(changes), *found.notes],
         found.facts,
         directed=options.get("directed", False),
+        edge_sizes=_common_sizes(members, sizes),
     )
 
 
@@ -306,6 +353,38 @@ def _refuse_types(types: Mapping[str, Any], where: str) -> None:
                 f"Expected nodes and edges of one type in {where} (got {count} values of "
                 f"'{key}'): heterogeneous graphs are not supported. {remedies[key]}."
             )
+
+
+def _pyg_carried(data: Data, where: str, options: ReadOptions) -> CarriedByEdges | None:
+    """Return what the edges carry, if it is to be used."""
+    present = {name: data[name] for name in _EDGE_KEYS if name in data and data[name] is not None}
+    if not present or options.get("edge_columns") != "use":
+        return None
+    weight, attributes = present.get("edge_weight"), present.get("edge_attr")
+    return checked_carried(weight, attributes, data.edge_index.size(1), where)
+
+
+def _common_sizes(graphs: Sequence[Data], sizes: Sequence[EdgeSizes | None]) -> EdgeSizes | None:
+    """Return the sizes that fit all graphs of a set.
+
+    Raises:
+        DataError: If the edges of some carry other things than those of others.
+    """
+    kinds = [
+        None if size is None else (len(size.categories), size.channels, "edge_weight" in graph)
+        for graph, size in zip(graphs, sizes, strict=True)
+    ]
+    for i, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise DataError(
+                "Expected the edges of all graphs to carry the same kinds of things: categories, "
+                f"numbers, a weight (got {kinds[0]} in graph 0, {kind} in graph {i})."
+            )
+    known = [size for size in sizes if size is not None]
+    if not known:
+        return None
+    columns = zip(*(size.categories for size in known), strict=True)
+    return EdgeSizes(tuple(map(max, columns)), known[0].channels)
 
 
 def _constant_feature(num_nodes: int, notes: list[str]) -> Tensor:
@@ -391,15 +470,15 @@ def _npz_features(arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str])
 
 def _npz_edges(
     arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str]
-) -> tuple[Tensor, set[str]]:
-    """Return the edges and the name of the weights, if there are any."""
+) -> tuple[Tensor, NDArray[Any] | None]:
+    """Return the edges and the weights of an adjacency matrix, if they are not all one."""
     if "edge_index" in arrays:
         if arrays["edge_index"].dtype.kind not in "iu":
             kind = arrays["edge_index"].dtype
             raise DtypeError(f"Expected whole numbers in 'edge_index' of '{path}' (got {kind}).")
-        return torch.from_numpy(arrays["edge_index"].astype(np.int64)), set()
+        return torch.from_numpy(arrays["edge_index"].astype(np.int64)), None
     matrix = _npz_matrix(arrays, "adj", "edge_index", path).tocoo()
-    weights = {"adj_data"} if (matrix.data != 1).any() else set()
+    weights = matrix.data if (matrix.data != 1).any() else None
     return torch.from_numpy(np.stack([matrix.row, matrix.col])).long(), weights
 
 

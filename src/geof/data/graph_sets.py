@@ -22,7 +22,14 @@ from torch_geometric.data import Data
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import DatasetFacts, Loader, find, resolve_data_root
 from geof.data.files import raw_digests, read_numbers, reading, require_indices
-from geof.data.molecules import ATOM_SIZES, BOND_SIZES, one_hot, parse_smiles, rdkit_version
+from geof.data.molecules import (
+    ATOM_SIZES,
+    BOND_SIZES,
+    in_ring,
+    one_hot,
+    parse_smiles,
+    rdkit_version,
+)
 from geof.data.records import GraphSet, undirected
 from geof.draws import Integers
 from geof.errors import DataError
@@ -62,6 +69,14 @@ class PackedGraphs(Sequence[Data]):
     def num_edges(self) -> int:
         """Number of edges of all graphs together, both directions counted."""
         return int(self._edge_pointer[-1])
+
+    def with_rings(self) -> PackedGraphs:
+        """Return the same with a further column of ``edge_attr``: whether an edge is in a ring."""
+        pointer, attributes = self._tensors["node_pointer"], self._tensors["edge_attr"]
+        first = torch.repeat_interleave(pointer[:-1], self._tensors["edge_pointer"].diff())
+        ring = in_ring(self._tensors["edge_index"].long() + first, self.num_nodes)
+        wider = torch.cat([attributes, ring[:, None].to(attributes.dtype)], dim=1)
+        return PackedGraphs({**self._tensors, "edge_attr": wider}, self._sizes)
 
     def __len__(self) -> int:
         return len(self._node_pointer) - 1

@@ -35,6 +35,9 @@ electrons, hybridisation, aromatic, in a ring. All but the last two end with "an
 BOND_SIZES = (5, 6, 2)
 """Sizes of OGB's vocabularies: kind, stereo, conjugated."""
 
+RING_SIZE = 2
+"""Size of what :func:`in_ring` adds to the bonds that a model uses: whether one is in a ring."""
+
 OnInvalid: TypeAlias = Literal["note", "error"]
 
 _CHIRALITY = ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER")
@@ -145,6 +148,44 @@ def molecule_graph(smiles: str) -> Data | None:
         edge_index=torch.from_numpy(ends),
         edge_attr=torch.from_numpy(molecule.bond_codes[place]),
     )
+
+
+def in_ring(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Return whether each edge of an undirected graph, given in both directions, is in a ring.
+
+    An edge outside every ring is the only way between two parts of the graph. Edges that a spanning
+    forest leaves out close a ring each; every one gets a random number, and an edge of the forest
+    is in a ring if the numbers that begin below it do not all end there: their sum by
+    exclusive or is not zero, but for one chance in :math:`2^{64}`.
+    """
+    source, target = edge_index.numpy()
+    parent, order = _spanning_forest(source, target, num_nodes)
+    closing = (parent[source] != target) & (parent[target] != source)
+    once = closing & (source < target)
+    numbers = np.random.default_rng(0).integers(1, 2**63, int(once.sum()), dtype=np.int64)
+    sums = np.zeros(num_nodes + 1, np.int64)
+    for ends in (source, target):
+        np.bitwise_xor.at(sums, ends[once], numbers)
+    below, above = sums.tolist(), parent.tolist()
+    for node in reversed(order.tolist()):
+        below[above[node]] ^= below[node]
+    lower = np.where(parent[source] == target, source, target)
+    return torch.from_numpy(closing | (np.array(below)[lower] != 0))
+
+
+def _spanning_forest(source: Integers, target: Integers, n: int) -> tuple[Integers, Integers]:
+    """Return each node's parent, ``n`` for a root, and the nodes from the roots on."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+    def graph(rows: Integers, columns: Integers, size: int) -> Any:
+        return coo_array((np.ones(len(rows), np.int8), (rows, columns)), (size, size)).tocsr()
+
+    _, part = connected_components(graph(source, target, n), directed=False)
+    _, roots = np.unique(part, return_index=True)
+    joined = graph(np.append(source, np.full(len(roots), n)), np.append(target, roots), n + 1)
+    order, parent = breadth_first_order(joined, n, directed=True)
+    return parent.astype(np.int64), order[1:].astype(np.int64)
 
 
 # Tables of molecules --------------------------------------------------------------------------

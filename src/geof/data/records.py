@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -34,8 +34,43 @@ from geof.data.targets import (
 from geof.draws import Integers
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
 
-EdgeColumns: TypeAlias = Literal["refuse", "ignore"]
+EdgeColumns: TypeAlias = Literal["refuse", "ignore", "use"]
 Features: TypeAlias = Tensor | NDArray[Any]
+
+_POLICIES = get_args(EdgeColumns)
+
+
+class EdgeSizes(NamedTuple):
+    """What the columns of ``edge_attr`` are.
+
+    Attributes:
+        categories: The sizes of the first columns, which hold codes.
+        channels: How many columns of numbers follow.
+    """
+
+    categories: tuple[int, ...] = ()
+    channels: int = 0
+
+
+class CarriedByEdges(NamedTuple):
+    """Weights and attributes in the order in which edges were given.
+
+    Attributes:
+        weight: ``(E,)`` float32, at least 0, or ``None``.
+        attributes: ``(E, columns)``, int64 for categories alone, otherwise float32; or ``None``.
+        sizes: What the columns are.
+    """
+
+    weight: Tensor | None = None
+    attributes: Tensor | None = None
+    sizes: EdgeSizes = EdgeSizes()
+
+
+class EdgeInputs(TypedDict, total=False):
+    """What edges carry, in the order of an ``edge_index``, as far as they carry anything."""
+
+    edge_weight: Tensor
+    edge_attr: Tensor
 
 
 @dataclass(frozen=True)
@@ -46,7 +81,8 @@ class NodeGraph:
         name: The dataset's name.
         graph: ``x`` (dense, or sparse CSR where mostly zero), ``edge_index`` (undirected unless
             ``directed``, sorted, without repeats and self-loops) and ``y`` (int64, -1 for
-            unlabelled; ``(n, T)`` with NaN for other targets than classes).
+            unlabelled; ``(n, T)`` with NaN for other targets than classes). Where asked for,
+            ``edge_weight`` and ``edge_attr`` in the order of ``edge_index``.
         class_names: The label of each class index, in order.
         node_ids: The user's own identifiers in node order, or ``None`` for 0, 1, 2, ...
         notes: What a reader of a number measured on it must know: fallbacks, dropped rows.
@@ -54,6 +90,7 @@ class NodeGraph:
         targets: What the labels are.
         directed: Whether edges have kept their direction.
         aside: Columns that a split goes by and that are no features, by name.
+        edge_sizes: What its edges carry to a method; ``None`` for nothing.
     """
 
     name: str
@@ -65,6 +102,7 @@ class NodeGraph:
     targets: TargetFacts = CLASSES
     directed: bool = False
     aside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    edge_sizes: EdgeSizes | None = None
 
     @property
     def num_classes(self) -> int:
@@ -93,6 +131,7 @@ class GraphSet:
         targets: What the labels are.
         directed: Whether edges have kept their direction.
         aside: Columns that a split goes by and that are no features, by name.
+        edge_sizes: What their edges carry to a method; ``None`` for nothing, whatever they have.
     """
 
     name: str
@@ -104,6 +143,7 @@ class GraphSet:
     targets: TargetFacts = CLASSES
     directed: bool = False
     aside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    edge_sizes: EdgeSizes | None = None
 
     @property
     def num_classes(self) -> int:
@@ -126,8 +166,9 @@ class ReadOptions(TypedDict, total=False):
             not given, with a note.
         directed: Whether edges keep their direction (default: no). Messages then run along an
             edge; signatures are those of the undirected graph.
-        edge_columns: ``"refuse"`` (default) raises on weights and features of edges, which the
-            model does not use; ``"ignore"`` drops them and says so in a note.
+        edge_columns: ``"refuse"`` (default) raises on weights and attributes of edges, so that
+            none is passed over in silence; ``"use"`` takes them; ``"ignore"`` drops them and says
+            so in a note.
         allow_singletons: Whether a class may have a single member, which no split can hold, and a
             target no value at all (default: no).
     """
@@ -151,12 +192,23 @@ def node_graph(
     directed: bool = True,
     keep_direction: bool = False,
     targets: TargetFacts = CLASSES,
+    carried: CarriedByEdges | None = None,
 ) -> NodeGraph:
     """Put a graph together: edges normalised, changes noted, content hashed."""
     _check_ids(node_ids, x.size(0), "node")
     normalise = directed_edges if keep_direction else undirected_edges
     edges, changed = normalise(edge_index, x.size(0), directed=directed)
     graph = Data(x=x, edge_index=edges, y=y)
+    if carried is not None:
+        made = carried_to(
+            edges,
+            carried,
+            edge_index,
+            x.size(0),
+            directed=directed,
+            keep_direction=keep_direction,
+        )
+        graph.update(made)
     return NodeGraph(
         name,
         graph,
@@ -166,6 +218,7 @@ def node_graph(
         _hash_graphs([graph], class_names, targets),
         targets,
         directed=keep_direction,
+        edge_sizes=None if carried is None else carried.sizes,
     )
 
 
@@ -179,6 +232,7 @@ def graph_set(
     targets: TargetFacts = CLASSES,
     *,
     directed: bool = False,
+    edge_sizes: EdgeSizes | None = None,
 ) -> GraphSet:
     """Put a set of graphs together; their edges are normalised already."""
     if not graphs:
@@ -193,7 +247,15 @@ def graph_set(
         graph.y = label.reshape(1) if targets.kind == "classes" else label.reshape(1, -1)
     digest = _hash_graphs(graphs, class_names, targets)
     return GraphSet(
-        name, graphs, class_names, graph_ids, tuple(notes), digest, targets, directed=directed
+        name,
+        graphs,
+        class_names,
+        graph_ids,
+        tuple(notes),
+        digest,
+        targets,
+        directed=directed,
+        edge_sizes=edge_sizes,
     )
 
 
@@ -318,6 +380,156 @@ def _checked_ends(edge_index: Tensor, num_nodes: int) -> Integers:
     return checked
 
 
+def carried_to(
+    both: Tensor,
+    carried: CarriedByEdges,
+    edge_index: Tensor,
+    num_nodes: int,
+    *,
+    directed: bool = True,
+    keep_direction: bool = False,
+    where: str = "the edges",
+) -> dict[str, Tensor]:
+    """Return ``edge_weight`` and ``edge_attr`` of normalised edges, as far as there are any.
+
+    An edge given in one direction carries the same in the other.
+
+    Args:
+        both: What :func:`undirected_edges` or :func:`directed_edges` made of ``edge_index``.
+        carried: What the edges carry, in the order of ``edge_index``.
+        edge_index: The edges as given.
+        num_nodes: Number of nodes.
+        directed: As for :func:`undirected_edges`.
+        keep_direction: Whether it was :func:`directed_edges`.
+        where: What holds the edges, for a message.
+
+    Raises:
+        DataError: If an edge is given several times and carries different things.
+    """
+    ends = edge_index.long().numpy()
+    ends = ends if directed or keep_direction else np.sort(ends, axis=0)
+    given = np.flatnonzero(ends[0] != ends[1])
+    if keep_direction:
+        _, first = np.unique(ends[0, given] * num_nodes + ends[1, given], return_index=True)
+    else:
+        _, first = undirected(ends[0, given], ends[1, given], num_nodes)
+    place = torch.from_numpy(given[first])
+    names = {"edge_weight": carried.weight, "edge_attr": carried.attributes}
+    found = {name: values for name, values in names.items() if values is not None}
+    rows = edge_places(both, torch.from_numpy(ends[:, given]), num_nodes)
+    for name, values in found.items():
+        other = values[place][rows] != values[torch.from_numpy(given)]
+        if other.any():
+            at = int(other.reshape(len(given), -1).any(1).nonzero()[0])
+            edge = int(given[at])
+            raise DataError(
+                f"Expected an edge that is given several times to carry the same in {where} (got "
+                f"'{name}' {values[edge].tolist()} at edge {edge}, {tuple(ends[:, edge].tolist())},"
+                f" and {values[place][rows[at]].tolist()} before). Keep one of them, or their sum "
+                "or mean."
+            )
+    return {name: values[place] for name, values in found.items()}
+
+
+def edge_places(edge_index: Tensor, chosen: Tensor, num_nodes: int) -> Tensor:
+    """Return where each of the chosen edges, ``(2, k)``, stands in a sorted ``edge_index``."""
+    key = edge_index[0] * num_nodes + edge_index[1]
+    return torch.searchsorted(key, (chosen[0] * num_nodes + chosen[1]).contiguous())
+
+
+def edge_inputs(graph: Data, places: Tensor | None = None) -> EdgeInputs:
+    """Return what the edges of a graph have, those at some places or all."""
+    found: EdgeInputs = {}
+    every = slice(None) if places is None else places
+    if "edge_weight" in graph:
+        found["edge_weight"] = graph.edge_weight[every]
+    if "edge_attr" in graph:
+        found["edge_attr"] = graph.edge_attr[every]
+    return found
+
+
+def carried_by(data: NodeGraph, chosen: Tensor | None = None) -> EdgeInputs:
+    """Return what the chosen edges ``(2, k)`` of a graph, or all, carry to a method."""
+    graph = data.graph
+    if data.edge_sizes is None:
+        return {}
+    if chosen is None:
+        return edge_inputs(graph)
+    return edge_inputs(graph, edge_places(graph.edge_index, chosen, graph.num_nodes))
+
+
+def checked_carried(
+    weight: Any, attributes: Any, count: int, where: str, sizes: Sequence[int] = ()
+) -> CarriedByEdges:
+    """Return weights and attributes that a graph can use.
+
+    Args:
+        weight: ``(E,)`` or ``(E, 1)`` numbers, or ``None``.
+        attributes: ``(E,)`` or ``(E, columns)``, whole numbers for categories and others for
+            numbers; or ``None``.
+        count: How many edges there are.
+        where: What holds them, for a message.
+        sizes: How many categories the first columns have, where that is known.
+
+    Raises:
+        ShapeError: If there are more or fewer than edges.
+        DtypeError: If they are no numbers.
+        DataError: If a weight is negative, a code is, or anything is not finite.
+    """
+    if weight is not None:
+        weight = _edge_numbers("edge_weight", weight, count, where).float()
+        if weight.size(1) != 1:
+            raise ShapeError(
+                f"Expected one weight per edge in 'edge_weight' of {where} (got "
+                f"{weight.size(1)}). Give several numbers as 'edge_attr'."
+            )
+        weight = weight.view(-1)
+        wrong = (weight < 0).nonzero().flatten()
+        if len(wrong):
+            edge = int(wrong[0])
+            raise DataError(
+                f"Expected 'edge_weight' of at least 0 in {where} (got {weight[edge].item():g} at "
+                f"edge {edge}). Clean or shift the weights; a sign can be a category."
+            )
+    if attributes is None:
+        return CarriedByEdges(weight)
+    attributes = _edge_numbers("edge_attr", attributes, count, where)
+    whole = not attributes.is_floating_point()
+    columns = attributes.size(1) if whole else len(sizes)
+    codes = attributes[:, :columns]
+    wrong = ((codes < 0) | (codes != codes.floor())).any(1).nonzero().flatten()
+    if len(wrong):
+        edge = int(wrong[0])
+        raise DataError(
+            f"Expected categories 0, 1, ... in 'edge_attr' of {where} (got "
+            f"{codes[edge].tolist()} at edge {edge}). Count them from 0, or give numbers as floats."
+        )
+    most = codes.amax(0).long() + 1 if count else codes.new_ones(columns).long()
+    known = tuple(sizes) or tuple(most.tolist())
+    return CarriedByEdges(weight, attributes, EdgeSizes(known, attributes.size(1) - columns))
+
+
+def _edge_numbers(name: str, values: Any, count: int, where: str) -> Tensor:
+    """Return ``(E, columns)``, int64 or finite float32."""
+    found = torch.as_tensor(values) if not isinstance(values, Tensor) else values.detach().cpu()
+    if found.is_complex():
+        raise DtypeError(f"Expected real numbers in '{name}' of {where} (got {found.dtype}).")
+    if found.dim() not in (1, 2) or found.size(0) != count:
+        raise ShapeError(
+            f"Expected '{name}' of shape ({count}, columns) in {where}, a row per edge (got "
+            f"{tuple(found.shape)})."
+        )
+    found = found.view(count, -1)
+    found = found.float() if found.is_floating_point() else found.long()
+    bad = (~torch.isfinite(found)).any(1).nonzero().flatten()
+    if len(bad):
+        raise DataError(
+            f"Expected finite numbers in '{name}' of {where} (got a NaN or an infinity at edge "
+            f"{int(bad[0])}, and {len(bad)} such in all). Correct them or leave the edges out."
+        )
+    return found
+
+
 def change_notes(changed: Mapping[str, int]) -> list[str]:
     """Return a sentence for each kind of change that happened."""
     remedies = {ONE_WAY: " Keep the direction with directed=True (--directed)."}
@@ -325,20 +537,19 @@ def change_notes(changed: Mapping[str, int]) -> list[str]:
 
 
 def edge_columns_note(names: Iterable[str], where: str, options: ReadOptions) -> list[str]:
-    """Refuse weights and features of edges, or note that they were dropped on request."""
+    """Refuse weights and attributes of edges, or note that they were dropped on request."""
     policy = options.get("edge_columns", "refuse")
-    if policy not in ("refuse", "ignore"):
-        raise ConfigError(
-            f"Unknown edge_columns={policy!r}. " + nearest(policy, ("refuse", "ignore"))
-        )
+    if policy not in _POLICIES:
+        raise ConfigError(f"Unknown edge_columns={policy!r}. " + nearest(policy, _POLICIES))
     listed = ", ".join(map(repr, sorted(names)))
     if listed and policy == "refuse":
         raise DataError(
-            f"Expected edges without weights or features in {where} (got {listed}): the model does "
-            "not use them yet. Drop them explicitly with edge_columns='ignore' "
-            "(--edge-columns ignore)."
+            f"Expected edges without weights or attributes in {where} (got {listed}): the model "
+            "does not use them unless asked to. Use them with edge_columns='use' (--edge-columns "
+            "use), or drop them explicitly with edge_columns='ignore' (--edge-columns ignore)."
         )
-    return [f"Edge columns ignored on request: {listed}."] if listed else []
+    ignored = listed and policy == "ignore"
+    return [f"Edge columns ignored on request: {listed}."] if ignored else []
 
 
 # Labels ---------------------------------------------------------------------------------------

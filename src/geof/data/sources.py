@@ -5,6 +5,7 @@ Signatures are cached on disk when they are exact and costly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch_geometric.data import Data
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import CATALOGUE, load
 from geof.data.columns import ArrayEncoder, Schema
+from geof.data.graph_sets import PackedGraphs
+from geof.data.molecules import BOND_SIZES, RING_SIZE, in_ring
 from geof.data.own_splits import SMILES, split_columns
-from geof.data.records import GraphSet, NodeGraph, ReadOptions
+from geof.data.records import EdgeSizes, GraphSet, NodeGraph, ReadOptions
 from geof.data.targets import TargetKind
-from geof.errors import ConfigError
+from geof.errors import ConfigError, DataError
 from geof.methods.interface import TaskKind
 from geof.options import Options
 from geof.signature import Degree, Method, StructuralSignature, structural_signature
@@ -72,12 +76,16 @@ class DataConfig(Options):
         Field(description="what to do with missing numbers (default: error)"),
     ] = None
     edge_columns: Annotated[
-        Literal["refuse", "ignore"] | None,
+        Literal["refuse", "ignore", "use"] | None,
         Field(
-            description="what to do with edge weights and features, which the model does not use "
-            "(default: refuse)"
+            description="what to do with edge weights and attributes (default: refuse those of "
+            "your own files, ignore those of benchmarks and bonds of molecules)"
         ),
     ] = None
+    edge_weight: Annotated[Text, Field(description="column of edge weights, at least 0")] = None
+    edge_attr: Annotated[
+        tuple[str, ...], Field(description="columns of edge attributes, words or numbers")
+    ] = ()
     data_root: Annotated[File, Field(description="raw benchmark files")] = None
     raw_features: Annotated[
         bool, Field(description="benchmark features without row normalisation")
@@ -145,6 +153,8 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "directed": ("nodes", "npz"),
     "standardise": ("npz",),
     "drop": ("nodes",),
+    "edge_weight": ("nodes",),
+    "edge_attr": ("nodes",),
     "source": ("nodes", "npz", "dataset"),
     "target": ("nodes", "npz", "dataset"),
 }
@@ -209,7 +219,7 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
         )
         if SMILES in aside:
             found = replace(found, aside={SMILES: found.aside[smiles]})
-        return Loaded(found)
+        return Loaded(with_edges(found, config))
     from geof.data.tables import read_node_table
 
     assert config.nodes is not None
@@ -228,6 +238,8 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
             source=config.source,
             target=config.target,
             edge_columns=config.edge_columns or "refuse",
+            edge_weight=config.edge_weight,
+            edge_attr=config.edge_attr,
         )
     )
 
@@ -253,12 +265,51 @@ def encoded(graph: NodeGraph, encoder: ArrayEncoder) -> NodeGraph:
 def read_benchmark(config: DataConfig) -> NodeGraph | GraphSet:
     """Load the benchmark a config names."""
     assert config.dataset is not None
-    return load(config.dataset, data_root=config.data_root, row_normalise=not config.raw_features)
+    data = load(config.dataset, data_root=config.data_root, row_normalise=not config.raw_features)
+    return with_edges(data, config)
+
+
+def with_edges(data: NodeGraph | GraphSet, config: DataConfig) -> NodeGraph | GraphSet:
+    """Let a set of graphs use its edge attributes, bonds or labels, if the config says so.
+
+    Bonds are told apart by kind, stereo, conjugation and whether they are in a ring.
+
+    Raises:
+        DataError: If there are none.
+    """
+    if config.edge_columns != "use":
+        return data
+    if isinstance(data, NodeGraph) or not data.graphs or data.graphs[0].edge_attr is None:
+        raise DataError(
+            f"Expected edge attributes in '{data.name}' for edge_columns='use' (got none). Leave "
+            "it out."
+        )
+    facts = CATALOGUE.get(data.name) if config.dataset else None
+    if facts is None or facts.loader != "tu":
+        bonds = EdgeSizes((*BOND_SIZES, RING_SIZE))
+        return replace(data, graphs=_with_rings(data.graphs), edge_sizes=bonds)
+    codes = [graph.edge_attr.amax(0) for graph in data.graphs if len(graph.edge_attr)]
+    most = torch.stack(codes).amax(0) + 1
+    return replace(data, edge_sizes=EdgeSizes(tuple(most.tolist())))
+
+
+def _with_rings(graphs: Sequence[Data]) -> Sequence[Data]:
+    """Return the graphs with a further column of ``edge_attr``: whether an edge is in a ring."""
+    if isinstance(graphs, PackedGraphs):
+        return graphs.with_rings()
+    copies = []
+    for graph in graphs:
+        ring = in_ring(graph.edge_index, graph.num_nodes)[:, None].long()
+        copies.append(copy(graph))
+        copies[-1].edge_attr = torch.cat([graph.edge_attr, ring], dim=1)
+    return copies
 
 
 def notes_of(data: NodeGraph | GraphSet) -> tuple[str, ...]:
     """Return what a reader of a result must know about the data, what no method reads included."""
-    if isinstance(data, GraphSet) and data.graphs and data.graphs[0].edge_attr is not None:
+    if not isinstance(data, GraphSet) or data.edge_sizes is not None or not data.graphs:
+        return data.notes
+    if data.graphs[0].edge_attr is not None:
         unused = "Edge features (bonds) are there and not used: the paper's model has none."
         return (*data.notes, unused)
     return data.notes

@@ -15,14 +15,17 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from geof.data.columns import ColumnEncoder, Kind, Missing
+from geof.data.columns import ColumnEncoder, EdgeSchema, Kind, Missing
 from geof.data.files import File, Table, read_table, unique_cells
 from geof.data.records import (
     ONE_WAY,
+    CarriedByEdges,
     EdgeColumns,
+    EdgeInputs,
     NodeGraph,
     change_notes,
     edge_columns_note,
+    edge_inputs,
     missing_note,
     node_graph,
     one_way_edges,
@@ -53,6 +56,8 @@ def read_node_table(
     kinds: Mapping[str, Kind] | None = None,
     missing: Missing = "error",
     edge_columns: EdgeColumns = "refuse",
+    edge_weight: str | None = None,
+    edge_attr: Iterable[str] = (),
     allow_singletons: bool = False,
     target_kind: TargetKind | None = None,
     directed: bool = False,
@@ -73,7 +78,11 @@ def read_node_table(
         kinds: The kind of columns that should not be guessed, for instance
             ``{"postcode": "categorical"}``.
         missing: ``"mean"`` fills in missing numbers and adds a column that says where.
-        edge_columns: ``"ignore"`` drops further columns of ``edges``, which the model does not use.
+        edge_columns: What to do with further columns of ``edges``: ``"use"`` takes them for
+            attributes, ``"ignore"`` drops them.
+        edge_weight: The column of weights, numbers of at least 0.
+        edge_attr: Columns of attributes: words, truth values and few different whole numbers are
+            categories, other numbers are standardised.
         allow_singletons: Whether a class may have a single member.
         target_kind: ``"classes"``, ``"regression"`` or ``"binary"`` (default: guessed, with a
             note).
@@ -104,6 +113,12 @@ def read_node_table(
         "edge_columns": edge_columns,
         "directed": directed,
     }
+    named = [*edge_attr]
+    if edge_columns == "use":
+        ends = _end_columns(edge_table, source, target)
+        named = [name for name in edge_table.columns if name not in {*ends, edge_weight}]
+    if named or edge_weight is not None:
+        encoder = replace(encoder, edges=EdgeSchema.fit(edge_table, named, edge_weight))
     graph = _encode_graph(table, edge_table, encoder, edge_options)
     said = column_facts(table, labels, target_kind)[1] if labels else []
     graph = replace(graph, aside=kept, notes=(*said, *graph.notes))
@@ -160,7 +175,7 @@ def encode_new_nodes(
     index = {name: i for i, name in enumerate(known)}
     ids = _identifiers(table, encoder, index)
     index |= {name: len(known) + i for i, name in enumerate(ids)}
-    pairs, notes = _edges(edge_table, index, edge_options)
+    pairs, notes, carried = _edges(edge_table, index, edge_options, encoder.edges)
     x, said = encoder.encode_noting(table)
     named = graph.class_names, graph.targets
     if old.x.size(1) != x.size(1) or named != (encoder.class_names, encoder.targets):
@@ -169,13 +184,14 @@ def encode_new_nodes(
             f"{graph.class_names} (got {x.size(1)} and {encoder.class_names})."
         )
     notes = [*graph.notes, f"{len(ids)} new nodes after {len(known)} known ones.", *notes, *said]
-    once = old.edge_index
+    once = torch.arange(old.num_edges)
     if not graph.directed:
-        once = once[:, once[0] < once[1]]
+        once = (old.edge_index[0] < old.edge_index[1]).nonzero().flatten()
+    carried = _joined(edge_inputs(old, once), carried)
     return node_graph(
         graph.name,
         torch.cat([old.x.to_dense(), x]),
-        torch.cat([once, pairs], dim=1),
+        torch.cat([old.edge_index[:, once], pairs], dim=1),
         torch.cat([old.y, encoder.encode_labels(table)]),
         graph.class_names,
         (*known, *ids),
@@ -183,7 +199,20 @@ def encode_new_nodes(
         directed=False,
         keep_direction=graph.directed,
         targets=graph.targets,
+        carried=carried,
     )
+
+
+def _joined(known: EdgeInputs, new: CarriedByEdges | None) -> CarriedByEdges | None:
+    """Return what known and new edges carry, one after another."""
+    if new is None:
+        return None
+    weight, attributes = new.weight, new.attributes
+    if weight is not None:
+        weight = torch.cat([known["edge_weight"], weight])
+    if attributes is not None:
+        attributes = torch.cat([known["edge_attr"], attributes])
+    return CarriedByEdges(weight, attributes, new.sizes)
 
 
 def read_pairs(
@@ -228,7 +257,8 @@ def _encode_graph(
     nodes: Table, edges: Table, encoder: ColumnEncoder, edge_options: EdgeOptions
 ) -> NodeGraph:
     ids = _identifiers(nodes, encoder)
-    pairs, notes = _edges(edges, {name: i for i, name in enumerate(ids)}, edge_options)
+    index = {name: i for i, name in enumerate(ids)}
+    pairs, notes, carried = _edges(edges, index, edge_options, encoder.edges)
     x, said = encoder.encode_noting(nodes)
     y = encoder.encode_labels(nodes)
     classes, directed = encoder.targets.kind == "classes", edge_options.get("directed", False)
@@ -249,25 +279,33 @@ def _encode_graph(
         directed=False,
         keep_direction=directed,
         targets=encoder.targets,
+        carried=carried,
     )
     return replace(graph, notes=(*graph.notes, *change_notes({ONE_WAY: one_way})))
 
 
 def _edges(
-    table: Table, index: Mapping[str, int], options: EdgeOptions
-) -> tuple[Tensor, list[str]]:
-    """Return the pairs of node indices, ``(2, rows)``, and what was ignored."""
+    table: Table, index: Mapping[str, int], options: EdgeOptions, schema: EdgeSchema | None = None
+) -> tuple[Tensor, list[str], CarriedByEdges | None]:
+    """Return the pairs of node indices, ``(2, rows)``, what was ignored, and what edges carry."""
     names = _end_columns(table, options.get("source"), options.get("target"))
     if all(name in index for name in names):
         raise DataError(
             f"Expected a header in '{table.source}' (got an edge, {names[0]!r} to {names[1]!r}). "
             "Put a line with the column names first."
         )
-    extra = [name for name in table.columns if name not in names]
+    used = () if schema is None else schema.names
+    if taken := [name for name in used if name in names]:
+        raise ConfigError(
+            f"Expected weights and attributes of edges in columns of their own (got {taken[0]!r}, "
+            "which holds identifiers). Name another one."
+        )
+    extra = [name for name in table.columns if name not in (*names, *used)]
     policy = options.get("edge_columns", "refuse")
     notes = edge_columns_note(extra, f"'{table.source}'", {"edge_columns": policy})
     ends = [_indices(table, name, index) for name in names]
-    return torch.tensor(ends, dtype=torch.long).reshape(2, -1), notes
+    carried = None if schema is None else schema.encode(table)
+    return torch.tensor(ends, dtype=torch.long).reshape(2, -1), notes, carried
 
 
 def _end_columns(table: Table, source: str | None, target: str | None) -> tuple[str, str]:

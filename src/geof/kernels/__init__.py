@@ -12,12 +12,13 @@ from geof.kernels.interface import (
     StepStatistics,
     Support,
 )
-from geof.kernels.neighbourhood import Neighbourhoods, check_edge_index
+from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, check_edge_index
 
 __all__ = [
     "BACKENDS",
     "Backend",
     "Controller",
+    "EdgeTerms",
     "Evolution",
     "Neighbourhoods",
     "Request",

@@ -8,6 +8,9 @@ All messages into a node are pulled back by that node's own frame, so with
     S_i &= \sum_j \omega_{ij} (y_j - y_i)(y_j - y_i)^\top, \\
     C_i &= L_i^{-1} S_i L_i^{-\top} + \epsilon_s I.
 
+Edges that carry terms (:class:`~geof.kernels.neighbourhood.EdgeTerms`) put
+:math:`y_j + e_{ij}` in the place of :math:`y_j`.
+
 This is an identity, not an approximation. An edge contributes two differences and one outer
 product; the sums run over cache-sized pieces of the edge list, so memory is
 :math:`O(E + n d m)`. Differences are formed directly: expanding the square cancels
@@ -87,8 +90,21 @@ def edge_moments(
         temperature: The weights' temperature.
         second: Whether to form the second moment as well.
     """
+    bias, row, table = edges.terms or (None, None, None)
+    bias, table = (None if part is None else part.to(y.dtype) for part in (bias, table))
     return EdgeMoments(
-        *_edge_moments(h, y, edges.source, edges.target, edges.active, temperature, second)
+        *_edge_moments(
+            h,
+            y,
+            edges.source,
+            edges.target,
+            edges.active,
+            temperature,
+            second,
+            bias,
+            row,
+            table,
+        )
     )
 
 
@@ -124,6 +140,14 @@ def _pieces(y: Tensor, num_edges: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, num_edges, size))
 
 
+def _with_carried(y: Tensor, piece: slice, row: Tensor | None, table: Tensor | None) -> Tensor:
+    """Return the messages of a piece's edges with what the edges carry added."""
+    if row is None or table is None or not len(table):
+        return y
+    chosen = row[piece].long()
+    return y + table[chosen.clamp_min(0)] * (chosen >= 0)[:, None, None]
+
+
 @torch.library.custom_op("geof::edge_moments", mutates_args=())
 def _edge_moments(
     h: Tensor,
@@ -133,15 +157,23 @@ def _edge_moments(
     active: Tensor | None,
     temperature: float,
     second: bool,
+    bias: Tensor | None = None,
+    row: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     n, _, m = y.shape
     weight = h.new_empty(len(source))
     for piece in _pieces(y, len(source)):
         energy = (h[target[piece]] - h[source[piece]]).square_().sum((-2, -1))
-        weight[piece] = torch.exp(-energy / temperature)
+        exponent = -energy / temperature
+        weight[piece] = torch.exp(exponent) if bias is None else exponent + bias[piece]
+    if bias is not None:  # which may be large; without one the self-loop's zero is the largest
+        weight -= h.new_zeros(n).scatter_reduce_(0, target, weight, "amax")[target]
+        for piece in _pieces(y, len(source)):
+            weight[piece] = torch.exp(weight[piece])
     if active is not None:
         weight *= active
-    # The self-loop's energy is exactly zero, so every normaliser is at least one.
+    # The largest exponent is the self-loop's zero or was subtracted: every sum is at least one.
     normaliser = h.new_zeros(n).index_add_(0, target, weight)
     weight /= normaliser[target]
 
@@ -149,7 +181,7 @@ def _edge_moments(
     outer = y.new_zeros(*y.shape, m) if second else y.new_empty(0)
     for piece in _pieces(y, len(source)):
         i, w = target[piece], weight[piece, None, None]
-        neighbour = y[source[piece]]
+        neighbour = _with_carried(y[source[piece]], piece, row, table)
         first.index_add_(0, i, w * neighbour)
         if second:
             residual = neighbour - y[i]
@@ -166,6 +198,9 @@ def _(
     active: Tensor | None,
     temperature: float,
     second: bool,
+    bias: Tensor | None = None,
+    row: Tensor | None = None,
+    table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     outer = y.new_empty(*y.shape, y.size(-1)) if second else y.new_empty(0)
     return h.new_empty(source.shape), y.new_empty(y.shape), outer
@@ -183,15 +218,19 @@ def _edge_moments_backward(
     target: Tensor,
     temperature: float,
     second: bool,
-) -> tuple[Tensor, Tensor]:
+    row: Tensor | None = None,
+    table: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grad_h, grad_y = torch.zeros_like(h), torch.zeros_like(y)
+    grad_table = y.new_zeros(0) if table is None else torch.zeros_like(table)
     # Both factors of the outer product carry the same residual.
     curvature = grad_second + grad_second.mT if second else None
     score = grad_weight.clone()  # d loss / d weight
     for piece in _pieces(y, len(source)):
         i, j, w = target[piece], source[piece], weight[piece, None, None]
-        neighbour, pull = y[j], grad_first[i]
+        neighbour, pull = _with_carried(y[j], piece, row, table), grad_first[i]
         score[piece] += (pull * neighbour).sum((-2, -1))
+        reaching = w * pull  # d loss / d y_ij
         if curvature is not None:
             residual = neighbour - y[i]
             bent = (curvature[i] @ residual.unsqueeze(-1)).squeeze(-1)
@@ -199,17 +238,24 @@ def _edge_moments_backward(
             bent *= w
             grad_y.index_add_(0, i, bent, alpha=-1)
             grad_y.index_add_(0, j, bent)
-        grad_y.index_add_(0, j, w * pull)
+            grad_y.index_add_(0, j, reaching)
+            reaching += bent
+        else:
+            grad_y.index_add_(0, j, reaching)
+        if row is not None and table is not None:
+            carries = row[piece] >= 0
+            grad_table.index_add_(0, row[piece][carries].long(), reaching[carries])
 
-    # Softmax of -energy / temperature over each neighbourhood.
+    # Softmax of -energy / temperature + bias over each neighbourhood.
     mean_score = h.new_zeros(len(h)).index_add_(0, target, weight * score)
-    grad_energy = weight * (score - mean_score[target]) * (-1 / temperature)
+    grad_bias = weight * (score - mean_score[target])
+    grad_energy = grad_bias * (-1 / temperature)
     for piece in _pieces(y, len(source)):
         i, j = target[piece], source[piece]
         force = (h[i] - h[j]) * (2 * grad_energy[piece, None, None])
         grad_h.index_add_(0, i, force)
         grad_h.index_add_(0, j, force, alpha=-1)
-    return grad_h, grad_y
+    return grad_h, grad_y, grad_bias, grad_table
 
 
 @_edge_moments_backward.register_fake
@@ -224,20 +270,24 @@ def _(
     target: Tensor,
     temperature: float,
     second: bool,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(h), torch.empty_like(y)
+    row: Tensor | None = None,
+    table: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_table = y.new_empty(0) if table is None else torch.empty_like(table)
+    return torch.empty_like(h), torch.empty_like(y), torch.empty_like(weight), grad_table
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    h, y, source, target, _, ctx.temperature, ctx.second = inputs
-    ctx.save_for_backward(h, y, output[0], source, target)
+    h, y, source, target, _, ctx.temperature, ctx.second, bias, row, table = inputs
+    ctx.biased, ctx.carrying = bias is not None, table is not None
+    ctx.save_for_backward(h, y, output[0], source, target, row, table)
 
 
 def _backward(
     ctx: Any, grad_weight: Tensor, grad_first: Tensor, grad_second: Tensor
 ) -> tuple[Tensor | None, ...]:
-    h, y, weight, source, target = ctx.saved_tensors
-    grad_h, grad_y = _edge_moments_backward(
+    h, y, weight, source, target, row, table = ctx.saved_tensors
+    grad_h, grad_y, grad_bias, grad_table = _edge_moments_backward(
         grad_weight,
         grad_first,
         grad_second,
@@ -248,8 +298,11 @@ def _backward(
         target,
         ctx.temperature,
         ctx.second,
+        row,
+        table,
     )
-    return grad_h, grad_y, None, None, None, None, None
+    of_edges = grad_bias if ctx.biased else None, None, grad_table if ctx.carrying else None
+    return grad_h, grad_y, None, None, None, None, None, *of_edges
 
 
 _edge_moments.register_autograd(_backward, setup_context=_save_for_backward)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from geof.errors import ConfigError, nearest
 
-ABI = 2
+ABI = 3
 LARGEST_BLOCK = 32
 LEVELS = ("generic", "avx2", "avx512")
 CHOICE = "GEOF_KERNELS"
@@ -67,6 +67,9 @@ class Moments(Structure):
         *_pointers("h", "y", "pointer", "source", "active", "weight", "first", "second"),
         *_pointers("grad_weight", "grad_first", "grad_second"),
         *_pointers("target", "by_source", "grad_h", "grad_y"),
+        *_pointers("bias", "row", "table"),
+        ("rows", c_int64),
+        *_pointers("grad_bias", "grad_table"),
     )
 
 

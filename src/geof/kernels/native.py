@@ -24,6 +24,7 @@ from geof.kernels.memory import empty, scratch
 from geof.kernels.native_arguments import (
     StatisticCode,
     StepOptions,
+    between_rows,
     call,
     call_frames,
     dense,
@@ -32,11 +33,13 @@ from geof.kernels.native_arguments import (
     feedback_arguments,
     first_order,
     is_plain,
+    lane_terms,
     lanes_like,
     moment_arguments,
     operator,
     report,
     step_options,
+    term_gradients,
 )
 from geof.kernels.native_parts import (
     apply_frames,
@@ -74,13 +77,14 @@ def native_fused_step(
     evolution: Evolution,
 ) -> tuple[Tensor, Tensor]:
     """Return the aggregate and the next coordinates; target and correction never exist whole."""
-    z, plan = _lanes(coords), edge_plan(edges)
+    z, plan, terms = _lanes(coords), edge_plan(edges), lane_terms(edges)
     maps = _used_maps(evolution.controller, xi.size(-1))
     options = step_options(spec, evolution).pack()
-    if is_plain(z, xi, message, *maps):
-        aggregate, following = _Step.apply(plan, edges.active, options, z, xi, message, *maps)  # type: ignore[no-untyped-call]
+    if is_plain(z, xi, message, *maps, *terms):
+        given = z, xi, message, *maps, *terms
+        aggregate, following = _Step.apply(plan, edges.active, options, len(terms), *given)  # type: ignore[no-untyped-call]
     else:
-        aggregate, following, *_ = _step(z, xi, message, plan, edges.active, maps, *options)
+        aggregate, following, *_ = _step(z, xi, message, plan, edges.active, maps, terms, *options)
     return aggregate, following.transpose(1, 2)
 
 
@@ -93,12 +97,12 @@ def native_whole_step(
     transport: Transport,
 ) -> tuple[Tensor, Tensor]:
     """Return the next features ``(n, d)`` and coordinates, the dense maps included."""
-    z = _lanes(coords)
+    z, plan, terms = _lanes(coords), edge_plan(edges), lane_terms(edges)
     maps = _used_maps(evolution.controller, features.size(1) // z.size(2))
-    if is_plain(z, features, *transport, *maps):
+    if is_plain(z, features, *transport, *maps, *terms):
         options = step_options(spec, evolution).pack()
-        tensors = z, features, *transport, *maps
-        following, z = _WholeStep.apply(edge_plan(edges), edges.active, options, *tensors)  # type: ignore[no-untyped-call]
+        tensors = z, features, *transport, *maps, *terms
+        following, z = _WholeStep.apply(plan, edges.active, options, len(terms), *tensors)  # type: ignore[no-untyped-call]
         return following, z.transpose(1, 2)
     xi = features.unflatten(1, (z.size(2), -1))
     message = F.linear(features, transport.message).view_as(xi)
@@ -152,17 +156,19 @@ def _run_step(
     plan: Sequence[Tensor],
     active: Tensor | None,
     maps: Sequence[Tensor],
+    terms: Sequence[Tensor],
     integers: Sequence[int],
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return aggregate, next coordinates, weights, and the images of features and messages."""
     options = StepOptions.unpack(integers, numbers)
     made = aggregate, following, weight, h, y = _outputs_like(z, x, plan)
-    z, x, message, active, *maps = dense(z, x, message, active, *maps)
+    z, x, message, active, *rest = dense(z, x, message, active, *maps, *terms)
+    maps, terms = rest[: len(maps)], rest[len(maps) :]
     call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
     arguments = _evolve_arguments(
         feedback_arguments((z, message), options, aggregate=aggregate),
-        moment_arguments(h, y, weight, plan, options.temperature, active=active),
+        moment_arguments(h, y, weight, plan, options.temperature, terms, active=active),
         x,
         maps,
         options,
@@ -175,7 +181,7 @@ def _run_step(
 
 _step = operator("geof::native_step", _run_step)
 _step.register_fake(
-    lambda z, x, message, plan, active, maps, integers, numbers: _outputs_like(z, x, plan)
+    lambda z, x, message, plan, active, maps, terms, integers, numbers: _outputs_like(z, x, plan)
 )
 
 
@@ -196,13 +202,16 @@ def _run_step_backward(
     plan: Sequence[Tensor],
     maps: Sequence[Tensor],
     made: Sequence[Tensor],
+    terms: Sequence[Tensor],
     integers: Sequence[int],
     numbers: Sequence[float],
 ) -> list[Tensor]:
-    """Return the gradients of z, x and message, then of the controller's maps."""
+    """Return the gradients of z, x and message, of the controller's maps, of bias and table."""
     options = StepOptions.unpack(integers, numbers)
     aggregate, following, weight, h, y = made
     z, x, message, *maps = dense(z, x, message, *maps)
+    terms = dense(*terms)
+    grad_terms = term_gradients(terms)
     grad_aggregate, grad_following = dense(grad_aggregate, grad_following)
     grads = grad_z, grad_x, grad_message, *grad_maps = [
         dense_like(tensor) for tensor in (z, x, message, *maps)
@@ -218,7 +227,15 @@ def _run_step_backward(
             grad_message=grad_message,
         )
         edges = moment_arguments(
-            h, y, weight, plan, options.temperature, grad_h=grad_h, grad_y=grad_y
+            h,
+            y,
+            weight,
+            plan,
+            options.temperature,
+            terms,
+            grad_h=grad_h,
+            grad_y=grad_y,
+            **grad_terms,
         )
         names = "grad_shared", "grad_hidden", "grad_output", "grad_bias"
         arguments = _evolve_arguments(
@@ -247,13 +264,13 @@ def _run_step_backward(
             grad_x=grad_x,
             grad_message=grad_message,
         )
-    return grads
+    return [*grads, *grad_terms.values()]
 
 
 _step_backward = operator("geof::native_step_backward", _run_step_backward)
 _step_backward.register_fake(
-    lambda grad_aggregate, grad_following, z, x, message, plan, maps, made, integers, numbers: [
-        dense_like(tensor) for tensor in (z, x, message, *maps)
+    lambda grad_aggregate, grad_following, z, x, message, plan, maps, made, terms, *options: [
+        dense_like(tensor) for tensor in (z, x, message, *maps, *terms[::2])
     ]
 )
 
@@ -290,9 +307,9 @@ def _evolve_arguments(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    z, x, message, plan, _, maps, *ctx.options = inputs
-    ctx.sizes = [3, len(plan), len(maps), len(output)]
-    ctx.save_for_backward(z, x, message, *plan, *maps, *output)
+    z, x, message, plan, _, maps, terms, *ctx.options = inputs
+    ctx.sizes = [3, len(plan), len(maps), len(output), len(terms)]
+    ctx.save_for_backward(z, x, message, *plan, *maps, *output, *terms)
     ctx.mark_non_differentiable(*output[2:])
     ctx.set_materialize_grads(False)  # or zeros as large as the moments would be made for them
 
@@ -301,10 +318,11 @@ def _gradients(
     ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None, *_: None
 ) -> tuple[Any, ...]:
     saved = iter(ctx.saved_tensors)
-    (z, x, message), plan, maps, made = ([next(saved) for _ in range(k)] for k in ctx.sizes)
+    (z, x, message), plan, maps, made, terms = ([next(saved) for _ in range(k)] for k in ctx.sizes)
     given = _materialised(grad_aggregate, grad_following, z, x)
-    grads = _step_backward(*given, z, x, message, plan, maps, made, *ctx.options)
-    return *grads[:3], [None for _ in plan], None, grads[3:], None, None
+    grads = _step_backward(*given, z, x, message, plan, maps, made, terms, *ctx.options)
+    of_maps, of_terms = grads[3 : 3 + len(maps)], between_rows(grads[3 + len(maps) :])
+    return *grads[:3], [None for _ in plan], None, of_maps, of_terms, None, None
 
 
 def _materialised(
@@ -328,11 +346,13 @@ class _Step(torch.autograd.Function):
         plan: Sequence[Tensor],
         active: Tensor | None,
         options: tuple[list[int], list[float]],
+        num_terms: int,
         *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        z, x, message, *maps = tensors
-        made = _run_step(z, x, message, plan, active, maps, *options)
-        ctx.plan, ctx.options, ctx.count = plan, options, len(tensors)
+        z, x, message, *rest = tensors
+        maps, terms = rest[: len(rest) - num_terms], rest[len(rest) - num_terms :]
+        made = _run_step(z, x, message, plan, active, maps, terms, *options)
+        ctx.plan, ctx.options, ctx.sizes = plan, options, (3 + len(maps), num_terms)
         ctx.save_for_backward(*tensors, *made)
         ctx.set_materialize_grads(False)
         return made[:2]
@@ -341,12 +361,13 @@ class _Step(torch.autograd.Function):
     def backward(
         ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        (z, x, message, *maps), made = saved[: ctx.count], saved[ctx.count :]
+        saved, (count, num_terms) = list(ctx.saved_tensors), ctx.sizes
+        (z, x, message, *maps), terms = saved[:count], saved[count : count + num_terms]
+        made = saved[count + num_terms :]
         given = _materialised(grad_aggregate, grad_following, z, x)
         run = first_order(_run_step_backward, _step_backward)
-        grads = run(*given, z, x, message, list(ctx.plan), maps, list(made), *ctx.options)
-        return None, None, None, *grads
+        grads = run(*given, z, x, message, list(ctx.plan), maps, made, terms, *ctx.options)
+        return None, None, None, None, *grads[:count], *between_rows(grads[count:])
 
 
 class _WholeStep(torch.autograd.Function):
@@ -358,18 +379,20 @@ class _WholeStep(torch.autograd.Function):
         plan: Sequence[Tensor],
         active: Tensor | None,
         options: tuple[list[int], list[float]],
+        num_terms: int,
         *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        z, x, w_message, w_gate, b_gate, *maps = tensors
+        z, x, w_message, w_gate, b_gate, *rest = tensors
+        maps, terms = rest[: len(rest) - num_terms], rest[len(rest) - num_terms :]
         x = x.contiguous()
         blocks = len(x), z.size(2), x.size(1) // z.size(2)
         message = (x @ w_message.t()).view(blocks)
-        made = _run_step(z, x.view(blocks), message, plan, active, maps, *options)
+        made = _run_step(z, x.view(blocks), message, plan, active, maps, terms, *options)
         aggregate = made[0].view_as(x)
         own, other = w_gate.split(x.size(1), dim=1)
         pre = torch.addmm(b_gate, x, own.t()).addmm_(aggregate, other.t())  # Eq. (7)
-        ctx.plan, ctx.options, ctx.count = plan, options, len(maps)
-        ctx.save_for_backward(z, x, w_message, w_gate, message, pre, *maps, *made)
+        ctx.plan, ctx.options, ctx.sizes = plan, options, (len(maps), len(maps) + num_terms)
+        ctx.save_for_backward(z, x, w_message, w_gate, message, pre, *maps, *terms, *made)
         ctx.set_materialize_grads(False)
         return run_gate(pre, x, aggregate), made[1]
 
@@ -378,14 +401,15 @@ class _WholeStep(torch.autograd.Function):
         ctx: Any, grad_features: Tensor | None, grad_following: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         z, x, w_message, w_gate, message, pre, *saved = ctx.saved_tensors
-        maps, made = saved[: ctx.count], saved[ctx.count :]
+        count, last = ctx.sizes
+        maps, terms, made = saved[:count], saved[count:last], saved[last:]
         blocks, aggregate = message.shape, made[0].view_as(x)
         grad_features, grad_following = _materialised(grad_features, grad_following, z, x)
         grad_pre, direct, grad_aggregate = run_gate_backward(grad_features, pre, x, aggregate)
         own, other = w_gate.split(x.size(1), dim=1)
         grad_aggregate.addmm_(grad_pre, other)
         run = first_order(_run_step_backward, _step_backward)
-        grad_z, grad_x, grad_message, *grad_maps = run(
+        grad_z, grad_x, grad_message, *grads = run(
             grad_aggregate.view(blocks),
             grad_following,
             z,
@@ -394,6 +418,7 @@ class _WholeStep(torch.autograd.Function):
             list(ctx.plan),
             maps,
             list(made),
+            terms,
             *ctx.options,
         )
         grad_message = grad_message.view_as(x)
@@ -402,4 +427,5 @@ class _WholeStep(torch.autograd.Function):
         )
         grad_gate = torch.cat([grad_pre.t() @ x, grad_pre.t() @ aggregate], dim=1)
         dense = grad_message.t() @ x, grad_gate, grad_pre.sum(0)
-        return None, None, None, grad_z, grad_x, *dense, *grad_maps
+        of_edges = between_rows(grads[count:])
+        return None, None, None, None, grad_z, grad_x, *dense, *grads[:count], *of_edges

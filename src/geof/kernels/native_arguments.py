@@ -215,6 +215,27 @@ def _empty_plan(source: Tensor, num_nodes: int) -> list[Tensor]:
     return [source.new_empty(num_nodes + 1), *narrow]
 
 
+def lane_terms(edges: Neighbourhoods) -> list[Tensor]:
+    """Return what edges carry, as far as there is any: bias, row and table ``(rows, m, B)``."""
+    if edges.terms is None:
+        return []
+    bias, row, table = edges.terms
+    if row is None or table is None:
+        return [bias]
+    return [bias, row, table.transpose(1, 2).contiguous()]
+
+
+def term_gradients(terms: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return room for the gradients of a bias and a table, by their names in the structure."""
+    names = ("grad_bias", "grad_table")
+    return {name: dense_like(term) for name, term in zip(names, terms[::2], strict=False)}
+
+
+def between_rows(gradients: Sequence[Any]) -> list[Any]:
+    """Return the gradients of the terms with a place for ``row``, which has none."""
+    return [*gradients[:1], None, *gradients[1:]] if len(gradients) > 1 else list(gradients)
+
+
 def operator(name: str, function: Callable[..., Any]) -> Any:
     """Register a function that changes none of its arguments with ``torch.library``."""
     return torch.library.custom_op(name, function, mutates_args=())
@@ -279,9 +300,11 @@ def moment_arguments(
     weight: Tensor,
     plan: Sequence[Tensor],
     temperature: float,
+    terms: Sequence[Tensor] = (),
     **fields: Any,
 ) -> Any:
     """Return the structure of ``edge_moments``, its backward, and that part of ``evolve``."""
+    names = "bias", "row", "table"
     return fill(
         Moments,
         shape=shape_of(y, *y.shape),
@@ -290,7 +313,9 @@ def moment_arguments(
         h=h,
         y=y,
         weight=weight,
+        rows=len(terms[2]) if len(terms) > 2 else 0,
         **EdgePlan(*plan)._asdict(),
+        **dict(zip(names, terms, strict=False)),
         **fields,
     )
 

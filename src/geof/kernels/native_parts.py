@@ -16,6 +16,7 @@ from torch import Tensor
 from geof.kernels.library import Frames, Gate, fill
 from geof.kernels.native_arguments import (
     StepOptions,
+    between_rows,
     call,
     call_frames,
     dense,
@@ -25,10 +26,12 @@ from geof.kernels.native_arguments import (
     feedback_arguments,
     first_order,
     is_plain,
+    lane_terms,
     lanes_like,
     moment_arguments,
     operator,
     report,
+    term_gradients,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
 
@@ -168,7 +171,10 @@ def edge_moments(
         temperature: The weights' temperature.
         second: Whether to form the second moment as well.
     """
-    return LaneMoments(*_edge_moments(h, y, edge_plan(edges), edges.active, temperature, second))
+    terms = lane_terms(edges)
+    return LaneMoments(
+        *_edge_moments(h, y, edge_plan(edges), edges.active, terms, temperature, second)
+    )
 
 
 @torch.library.custom_op("geof::native_edge_moments", mutates_args=())
@@ -177,17 +183,19 @@ def _edge_moments(
     y: Tensor,
     plan: Sequence[Tensor],
     active: Tensor | None,
+    terms: Sequence[Tensor],
     temperature: float,
     second: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     weight, first, outer = _empty_moments(y, plan, second)
-    h, y, active = dense(h, y, active)
+    h, y, active, *terms = dense(h, y, active, *terms)
     arguments = moment_arguments(
         h,
         y,
         weight,
         plan,
         temperature,
+        terms,
         active=active,
         first=first,
         second=outer if second else None,
@@ -197,7 +205,7 @@ def _edge_moments(
 
 
 _edge_moments.register_fake(
-    lambda h, y, plan, active, temperature, second: _empty_moments(y, plan, second)
+    lambda h, y, plan, active, terms, temperature, second: _empty_moments(y, plan, second)
 )
 
 
@@ -219,39 +227,44 @@ def _edge_moments_backward(
     y: Tensor,
     weight: Tensor,
     plan: Sequence[Tensor],
+    terms: Sequence[Tensor],
     temperature: float,
-) -> tuple[Tensor, Tensor]:
+) -> list[Tensor]:
+    """Return the gradients of h and y, then of the bias and the table where there are."""
     h, y, grad_weight, grad_first, grad_second = dense(h, y, grad_weight, grad_first, grad_second)
-    grad_h, grad_y = dense_like(h), dense_like(y)
+    terms = dense(*terms)
+    grad_h, grad_y, grad_terms = dense_like(h), dense_like(y), term_gradients(terms)
     arguments = moment_arguments(
         h,
         y,
         weight,
         plan,
         temperature,
+        terms,
         grad_weight=grad_weight,
         grad_first=grad_first,
         grad_second=grad_second,
         grad_h=grad_h,
         grad_y=grad_y,
+        **grad_terms,
     )
     call("edge_moments_backward", y, arguments)
-    return grad_h, grad_y
+    return [grad_h, grad_y, *grad_terms.values()]
 
 
 _edge_moments_backward.register_fake(
-    lambda grad_weight, grad_first, grad_second, h, y, weight, plan, temperature: (
-        dense_like(h),
-        dense_like(y),
-    )
+    lambda grad_weight, grad_first, grad_second, h, y, weight, plan, terms, temperature: [
+        dense_like(tensor) for tensor in (h, y, *terms[::2])
+    ]
 )
 
 
 def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    h, y, plan, _, ctx.temperature, ctx.second = inputs
+    h, y, plan, _, terms, ctx.temperature, ctx.second = inputs
     # A weight's own gradient is rare and costs a pass over the edges: none where there is none.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(h, y, output[0], *plan)
+    ctx.terms = len(terms)
+    ctx.save_for_backward(h, y, output[0], *terms, *plan)
 
 
 def _moments_gradients(
@@ -260,8 +273,9 @@ def _moments_gradients(
     grad_first: Tensor | None,
     grad_second: Tensor | None,
 ) -> tuple[Any, ...]:
-    h, y, weight, *plan = ctx.saved_tensors  # to be unpacked once only, for checkpointing's sake
-    grad_h, grad_y = _edge_moments_backward(
+    h, y, weight, *rest = ctx.saved_tensors  # to be unpacked once only, for checkpointing's sake
+    terms, plan = rest[: ctx.terms], rest[ctx.terms :]
+    grad_h, grad_y, *grad_terms = _edge_moments_backward(
         grad_weight,
         torch.zeros_like(y) if grad_first is None else grad_first,
         grad_second if ctx.second else None,
@@ -269,9 +283,10 @@ def _moments_gradients(
         y,
         weight,
         plan,
+        terms,
         ctx.temperature,
     )
-    return grad_h, grad_y, [None for _ in plan], None, None, None
+    return grad_h, grad_y, [None for _ in plan], None, between_rows(grad_terms), None, None
 
 
 _edge_moments.register_autograd(_moments_gradients, setup_context=_save_moments)

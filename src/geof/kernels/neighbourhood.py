@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -64,6 +64,37 @@ def _empty_cache() -> Cache:
     return Cache()
 
 
+class EdgeTerms(NamedTuple):
+    r"""What edges add to a step, in the order of the neighbourhoods.
+
+    An edge weighs :math:`\omega_{ij} \propto \exp(-\|h_i - h_j\|^2 / \tau + b_{ij})` and carries
+    :math:`y_{ij} = y_j + e_{ij}` in environment coordinates, so its message is
+    :math:`L_i^{-1}(y_j + e_{ij})`. A self-loop has :math:`b_{ii} = 0` and :math:`e_{ii} = 0`.
+
+    Attributes:
+        bias: ``(E,)``, :math:`b_{ij}`; minus infinity takes the edge away.
+        row: ``(E,)`` int32, the row of ``table`` that is :math:`e_{ij}`, -1 for none; or ``None``.
+        table: ``(C, B, m)``, or ``None`` where no edge carries anything.
+    """
+
+    bias: Tensor
+    row: Tensor | None = None
+    table: Tensor | None = None
+
+    def carried(self, at: slice | Tensor = slice(None)) -> Tensor | None:
+        r"""Return :math:`e_{ij}` of some edges, ``(edges, B, m)``; ``None`` if there are none."""
+        if self.row is None or self.table is None:
+            return None
+        row = self.row[at].long()
+        if not len(self.table):
+            return self.table.new_zeros(len(row), *self.table.shape[1:])
+        return self.table[row.clamp_min(0)] * (row >= 0)[:, None, None]
+
+    def to(self, device: torch.device | str) -> EdgeTerms:
+        """Return a copy on ``device``."""
+        return EdgeTerms(*(None if part is None else part.to(device) for part in self))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Neighbourhoods:
     """Directed edges ``source -> target``, one self-loop per node, sorted by target, then source.
@@ -78,6 +109,10 @@ class Neighbourhoods:
         num_nodes: ``n``.
         active: ``(E,)`` bool or ``None`` for all. Repeated edges are inactive instead of absent
             while ``torch.compile`` traces, because shapes must not depend on values there.
+        origin: ``(E,)`` int64, each edge's place in the ``edge_index`` it was given in, -1 for
+            self-loops; ``None`` unless asked for. Weights and attributes of edges need it.
+        num_given: Columns of that ``edge_index``.
+        terms: What the edges add to a step, or ``None`` for nothing.
         cache: What was derived from the edges, for the steps to come.
     """
 
@@ -86,10 +121,18 @@ class Neighbourhoods:
     num_nodes: int
     active: Tensor | None = None
     cache: Cache = field(default_factory=_empty_cache, repr=False, compare=False)
+    origin: Tensor | None = None
+    num_given: int = 0
+    terms: EdgeTerms | None = None
 
     @classmethod
     def from_edge_index(
-        cls, edge_index: Tensor, num_nodes: int, *, static_shapes: bool | None = None
+        cls,
+        edge_index: Tensor,
+        num_nodes: int,
+        *,
+        static_shapes: bool | None = None,
+        origin: bool = False,
     ) -> Neighbourhoods:
         """Sort, de-duplicate and add self-loops.
 
@@ -98,23 +141,36 @@ class Neighbourhoods:
             num_nodes: ``n``, above every index.
             static_shapes: Mark repeats as inactive instead of removing them (default: only while
                 ``torch.compile`` traces).
+            origin: Remember where each edge was given, for weights and attributes. Then an edge
+                may be given once only: neighbourhoods are sets. Self-loops that are given count
+                as those every node has.
 
         Raises:
             DtypeError: If ``edge_index`` is not an int64 tensor.
             ShapeError: If it is not ``(2, E)``.
-            DataError: If it holds an index out of range (not looked at while compiling).
+            DataError: If it holds an index out of range, or with ``origin`` an edge twice (not
+                looked at while compiling; the first of several counts then).
         """
         check_edge_index(edge_index, num_nodes)
         loops = torch.arange(num_nodes, device=edge_index.device)
         key = torch.cat([edge_index[1] * num_nodes + edge_index[0], loops * (num_nodes + 1)])
-        if torch.compiler.is_compiling() if static_shapes is None else static_shapes:
-            key = key.sort().values
+        static = torch.compiler.is_compiling() if static_shapes is None else static_shapes
+        place, active = None, None
+        if origin or static:
+            key, place = key.sort(stable=True)
             active = torch.ones_like(key, dtype=torch.bool)
             active[1:] = key[1:] != key[:-1]
-        else:
-            key, active = key.unique(), None
+        if not static:
+            key, place = (key.unique(), None) if place is None else (key[active], place[active])
+            active = None
         divisor = max(num_nodes, 1)
-        return cls(key % divisor, key // divisor, num_nodes, active)
+        source, target = key % divisor, key // divisor
+        if not origin or place is None:
+            return cls(source, target, num_nodes, active)
+        place = torch.where(source == target, -1, place)
+        if not static:
+            _refuse_repeats(edge_index, place)
+        return cls(source, target, num_nodes, active, origin=place, num_given=edge_index.size(1))
 
     @property
     def edge_index(self) -> Tensor:
@@ -132,10 +188,50 @@ class Neighbourhoods:
 
     def to(self, device: torch.device | str) -> Neighbourhoods:
         """Return a copy on ``device``."""
-        active = None if self.active is None else self.active.to(device)
         return Neighbourhoods(
-            self.source.to(device), self.target.to(device), self.num_nodes, active
+            self.source.to(device),
+            self.target.to(device),
+            self.num_nodes,
+            None if self.active is None else self.active.to(device),
+            origin=None if self.origin is None else self.origin.to(device),
+            num_given=self.num_given,
+            terms=None if self.terms is None else self.terms.to(device),
         )
+
+    def at_origin(self, values: Tensor, loops: float) -> Tensor:
+        """Return values of the given edges ``(E_given, ...)`` in this order, ``loops`` at loops."""
+        assert self.origin is not None, "the caller has checked it"
+        if not len(values):
+            return values.new_full((len(self.source), *values.shape[1:]), loops)
+        own = (self.origin < 0).view(-1, *(1 for _ in values.shape[1:]))
+        return torch.where(own, loops, values[self.origin.clamp_min(0)]).to(values.dtype)
+
+    def carrying(self, terms: EdgeTerms | None) -> Neighbourhoods:
+        """Return the same neighbourhoods with other terms; what was derived is shared."""
+        return Neighbourhoods(
+            self.source,
+            self.target,
+            self.num_nodes,
+            self.active,
+            self.cache,
+            self.origin,
+            self.num_given,
+            terms,
+        )
+
+
+def _refuse_repeats(edge_index: Tensor, place: Tensor) -> None:
+    """Raise unless every edge that is no self-loop has its place."""
+    proper = edge_index[0] != edge_index[1]
+    if int((place >= 0).sum()) == int(proper.sum()):
+        return
+    lost = proper.index_fill(0, place[place >= 0], False).nonzero()[0].item()
+    source, target = edge_index[:, int(lost)].tolist()
+    raise DataError(
+        "Expected every edge once where edges carry weights or attributes (got "
+        f"{source} -> {target} a second time in column {lost} of 'edge_index'). Merge repeats "
+        "with torch_geometric.utils.coalesce(edge_index, edge_attr, reduce=...)."
+    )
 
 
 def check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
@@ -209,28 +305,50 @@ class NeighbourIndex:
         """Return the number of in-neighbours."""
         return self.pointer[nodes + 1] - self.pointer[nodes]
 
+    def origin_in(self, edge_index: Tensor) -> Integers:
+        """Return where each edge stands in the ``edge_index`` this was made from; the first."""
+        source, target = edge_index.detach().cpu().numpy()
+        target_of = np.repeat(np.arange(self.num_nodes), np.diff(self.pointer))
+        given = target * self.num_nodes + source
+        order = np.argsort(given, kind="stable").astype(np.int64)
+        own = target_of * self.num_nodes + self.source
+        found: Integers = order[np.searchsorted(given[order], own)]
+        return found
+
     def neighbours(self, nodes: Integers) -> tuple[Integers, Integers]:
         """Return all in-neighbours and, for each, whose it is as a position in ``nodes``."""
+        place, owner = self.places(nodes)
+        return self.source[place], owner
+
+    def places(self, nodes: Integers) -> tuple[Integers, Integers]:
+        """Return where all in-neighbours stand in ``source`` and, for each, whose it is."""
         degree = self.degree(nodes)
         owner = np.repeat(np.arange(len(nodes), dtype=np.int64), degree)
         # Consecutive within each node: count up, starting anew where a node's stretch begins.
         begin = self.pointer[nodes] - (np.cumsum(degree) - degree)
-        return self.source[begin[owner] + np.arange(len(owner))], owner
+        return begin[owner] + np.arange(len(owner)), owner
 
     def sample(
         self, nodes: Integers, fanout: int, bits: np.random.PCG64
     ) -> tuple[Integers, Integers]:
         """Return up to ``fanout`` in-neighbours of each node, drawn without replacement."""
+        place, owner = self.sample_places(nodes, fanout, bits)
+        return self.source[place], owner
+
+    def sample_places(
+        self, nodes: Integers, fanout: int, bits: np.random.PCG64
+    ) -> tuple[Integers, Integers]:
+        """Return where they stand in ``source`` and, for each, whose it is."""
         if fanout == ALL:
-            return self.neighbours(nodes)
+            return self.places(nodes)
         many = self.degree(nodes) > fanout
         few = np.flatnonzero(~many)
-        source, owner = self.neighbours(nodes[few])
+        place, owner = self.places(nodes[few])
         crowded = np.flatnonzero(many)
         chosen = _distinct_below(self.degree(nodes[crowded]), fanout, bits)  # (fanout, crowded)
-        drawn = self.source[self.pointer[nodes[crowded]] + chosen]
+        drawn = self.pointer[nodes[crowded]] + chosen
         return (
-            np.concatenate([source, drawn.ravel()]),
+            np.concatenate([place, drawn.ravel()]),
             np.concatenate([few[owner], np.tile(crowded, fanout)]),
         )
 
@@ -245,12 +363,14 @@ class Piece:
         nodes: ``(n_piece,)``, targets and in-neighbours, ascending. So the piece lists each
             target's neighbours in the graph's own order, and sums run as they do there.
         edge_index: ``(2, E_piece)`` in the piece's numbering, into the targets only.
+        places: Where these edges stand in the index.
     """
 
     targets: slice
     rows: slice
     nodes: Tensor
     edge_index: Tensor
+    places: slice
 
 
 def pieces_of(index: NeighbourIndex, piece_size: int) -> Iterator[Piece]:
@@ -284,6 +404,7 @@ def _piece(index: NeighbourIndex, start: int, stop: int) -> Piece:
         rows=slice(first, first + stop - start),
         nodes=torch.from_numpy(nodes),
         edge_index=torch.from_numpy(edges),
+        places=slice(int(index.pointer[start]), int(index.pointer[stop])),
     )
 
 

@@ -32,10 +32,12 @@ def reference_statistics(
     energy = (h[i] - h[j]).square().sum((-2, -1))  # (E,), Eq. (4)
     weight = neighbourhood_weights(energy, edges, spec.temperature)
 
-    if spec.frame_transport:  # Eq. (5): m_{j->i} = TriSolve(L_i, L_j phi(xi_j))
-        incoming = triangular_solve(frame[i], apply_frame(frame[j], message[j]))
+    carried = None if edges.terms is None else edges.terms.carried()  # (E, B, m), e_ij
+    if spec.frame_transport:  # Eq. (5): m_{j->i} = TriSolve(L_i, L_j phi(xi_j) + e_ij)
+        moved = apply_frame(frame[j], message[j])
+        incoming = triangular_solve(frame[i], moved if carried is None else moved + carried)
     else:
-        incoming = message[j]
+        incoming = message[j] if carried is None else message[j] + carried
     w = weight[:, None, None]
     aggregate = edges.sum(w * incoming)  # (n, B, m), Eq. (6)
     if spec.statistic is None:
@@ -49,15 +51,28 @@ def reference_statistics(
 
 
 def neighbourhood_weights(energy: Tensor, edges: Neighbourhoods, temperature: float) -> Tensor:
-    """Normalise ``exp(-energy / temperature)`` over each neighbourhood, Eq. (4).
+    """Normalise ``exp(-energy / temperature + bias)`` over each neighbourhood, Eq. (4).
 
-    No maximum is subtracted: a node's energy to itself is exactly zero, so the exponentials lie
-    in [0, 1] and each sum is at least one.
+    Without a bias no maximum is subtracted: a node's energy to itself is exactly zero, so the
+    exponentials lie in [0, 1] and each sum is at least one.
     """
-    score = torch.exp(-energy / temperature)
+    exponent = -energy / temperature
+    if edges.terms is not None:
+        exponent = exponent + edges.terms.bias
+        exponent = exponent - largest_exponents(exponent, edges)[edges.target]
+    score = torch.exp(exponent)
     if edges.active is not None:
         score = score * edges.active
     return score / edges.sum(score)[edges.target]
+
+
+def largest_exponents(exponent: Tensor, edges: Neighbourhoods) -> Tensor:
+    """Return the largest exponent of each neighbourhood, ``(n,)``; the self-loop's is zero.
+
+    The weights do not depend on what is subtracted, so neither do gradients.
+    """
+    largest = exponent.new_zeros(edges.num_nodes)
+    return largest.scatter_reduce(0, edges.target, exponent.detach(), "amax")
 
 
 def _moment(residual: Tensor, w: Tensor, edges: Neighbourhoods, statistic: Statistic) -> Tensor:

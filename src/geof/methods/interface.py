@@ -39,6 +39,8 @@ class InputShape:
         num_classes: Number of classes, or of targets to predict; not read for links.
         num_nodes: Of the one graph of a node or link task, ``None`` for sets of graphs.
         num_edges: Columns of the ``edge_index`` its messages run along, likewise.
+        edge_categories: Sizes of the first columns of ``edge_attr``, which hold codes.
+        edge_channels: How many columns of numbers follow.
     """
 
     in_channels: int
@@ -46,6 +48,8 @@ class InputShape:
     num_classes: int
     num_nodes: int | None = None
     num_edges: int | None = None
+    edge_categories: tuple[int, ...] = ()
+    edge_channels: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class GraphInputs:
         num_graphs: How many graphs.
         caches: One per graph, for what a method derives from its edges and features once; they live
             as long as the data do, whatever batches the graph appears in.
+        edge_weight: ``(E,)`` in the order of ``edge_index``, at least 0; ``None`` for none.
+        edge_attr: ``(E, columns)`` likewise: codes of categories, then numbers.
     """
 
     x: Tensor
@@ -112,6 +118,8 @@ class GraphInputs:
     batch: Tensor | None = None
     num_graphs: int = 1
     caches: tuple[Cache, ...] = ()
+    edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     @classmethod
     def build(
@@ -122,12 +130,25 @@ class GraphInputs:
         batch: Tensor | None = None,
         num_graphs: int = 1,
         caches: Sequence[Cache] | None = None,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
     ) -> GraphInputs:
-        """Prepare the neighbourhoods; signatures take the dtype of the features."""
-        edges = Neighbourhoods.from_edge_index(edge_index, x.size(0))
+        """Prepare the neighbourhoods; signatures and edge weights take the features' dtype."""
+        carrying = edge_weight is not None or edge_attr is not None
+        edges = Neighbourhoods.from_edge_index(edge_index, x.size(0), origin=carrying)
         if caches is None:
             caches = [Cache() for _ in range(num_graphs)]
-        return cls(x, edge_index, edges, signature.to(x.dtype), batch, num_graphs, tuple(caches))
+        return cls(
+            x,
+            edge_index,
+            edges,
+            signature.to(x.dtype),
+            batch,
+            num_graphs,
+            tuple(caches),
+            None if edge_weight is None else edge_weight.to(x.dtype),
+            edge_attr,
+        )
 
     def cached(self, key: Hashable, build: Callable[[], T]) -> T:
         """Return what ``build`` made of this graph or batch the first time it was asked for."""

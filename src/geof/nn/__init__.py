@@ -3,6 +3,7 @@
 from geof.kernels.interface import evolve_coordinates
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.controller import CorrectionController
+from geof.nn.edges import EdgeEncoder
 from geof.nn.geof import GeoF, evolve_in_pieces
 from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
 from geof.nn.step import FrameTransport, GeoFConv, Recurrence
@@ -18,6 +19,7 @@ from geof.nn.trace import (
 __all__ = [
     "CorrectionController",
     "CoupledState",
+    "EdgeEncoder",
     "FrameTransport",
     "GeoF",
     "GeoFConv",

@@ -5,7 +5,7 @@ Piece by piece the whole graph's answer takes a fraction of its memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from geof.errors import NonFiniteError
-from geof.kernels import Neighbourhoods
+from geof.kernels import EdgeTerms, Neighbourhoods
 from geof.kernels.neighbourhood import NeighbourIndex, Piece, pieces_of
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.inputs import (
     Remembered,
     SparseLinear,
     all_finite,
-    as_neighbourhoods,
     check_batch,
     check_finite,
     check_matrix,
@@ -94,11 +93,13 @@ class GeoF(Recurrence):
             its own after every step; 0 for none.
         dropout: Probability of dropping an entry of the state between steps.
         feature_dropout: Probability of dropping an entry of the input features.
+        edge_channels: How many numbers ``edge_attr`` has per edge.
+        edge_categories: Sizes of its categorical columns, which come before the numbers.
         outputs: ``"last"`` returns :math:`h^L`; ``"all"`` returns :math:`[h^0 \| \dots \| h^L]`,
             ``out_channels`` wide.
 
-    The last seven are not in the paper and do nothing by default; see
-    :mod:`geof.nn.refinement`.
+    The last nine are not in the paper and do nothing by default; see
+    :mod:`geof.nn.refinement` and :mod:`geof.nn.edges`.
 
     Shapes:
         - **input:** features :math:`(n, F)` (dense, or sparse COO/CSR), edges :math:`(2, E)`
@@ -146,6 +147,8 @@ class GeoF(Recurrence):
         feed_forward: int = 0,
         dropout: float = 0.0,
         feature_dropout: float = 0.0,
+        edge_channels: int = 0,
+        edge_categories: Sequence[int] = (),
         outputs: StepOutputs = "last",
     ) -> None:
         require_positive("in_channels", in_channels)
@@ -176,6 +179,8 @@ class GeoF(Recurrence):
                 evolution=evolution,
             ),
             backend=backend,
+            edge_channels=edge_channels,
+            edge_categories=edge_categories,
         )
         self.in_channels = in_channels
         self.hidden_channels = hidden_channels
@@ -229,6 +234,8 @@ class GeoF(Recurrence):
         edge_index: Tensor | Neighbourhoods,
         signature: Tensor,
         batch: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
     ) -> Tensor:
         r"""Return the environment states :math:`h^L`, ``(n, d)``, or those of all steps.
 
@@ -239,10 +246,20 @@ class GeoF(Recurrence):
             signature: Structural signatures.
             batch: PyG's batch vector, checked and otherwise not needed: graphs of a batch share
                 no edge, so each comes out as it would alone.
+            edge_weight: ``(E,)``, a factor :math:`w_{ij} \ge 0` on the unnormalised weight of each
+                edge; 0 takes it away. A gradient is taken for zero there. Every node's own weight
+                is 1.
+            edge_attr: ``(E, columns)``, codes of the ``edge_categories``, then ``edge_channels``
+                numbers; of whole numbers where there are categories alone.
+
+        Edges with weights or attributes must differ from each other, or a
+        :class:`~geof.errors.DataError` says which do not; self-loops among them are not read.
         """
         if batch is not None:
             check_batch(batch, x.size(0))
-        return self.evolve(x, edge_index, signature).output
+        return self.evolve(
+            x, edge_index, signature, edge_weight=edge_weight, edge_attr=edge_attr
+        ).output
 
     def evolve(
         self,
@@ -251,11 +268,13 @@ class GeoF(Recurrence):
         signature: Tensor,
         *,
         trajectory: bool = False,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
     ) -> GeoFState:
         """Return the coupled state after the last step, and every step's trace on request."""
         check_matrix("x", x, self.in_channels, self.feature_lift.weight.dtype)
         signature = self.checked_signature(signature, x.size(0))
-        edges = as_neighbourhoods(edge_index, x.size(0))
+        edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
         initial = self.initial_state(x, signature)
         state = initial
         traces: list[StepTrace] = []
@@ -329,6 +348,8 @@ def evolve_in_pieces(
     signature: Tensor,
     *,
     piece_size: int,
+    edge_weight: Tensor | None = None,
+    edge_attr: Tensor | None = None,
 ) -> Tensor:
     r"""Return the output that ``model.evolve`` gives, computed piece by piece.
 
@@ -353,10 +374,12 @@ def evolve_in_pieces(
         signature: Structural signatures, ``(n, q)``.
         piece_size: Most neighbours, counting each target as its own, in one piece; see
             :func:`geof.kernels.neighbourhood.pieces_of`.
+        edge_weight: As :meth:`GeoF.forward` takes them.
+        edge_attr: Likewise.
     """
     check_matrix("x", x, model.in_channels, model.feature_lift.weight.dtype)
     signature = model.checked_signature(signature, x.size(0))
-    edges = as_neighbourhoods(edge_index, x.size(0))
+    edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
     index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))
     state = model.initial_state(x, signature)
     every = model.outputs == "all"
@@ -369,7 +392,8 @@ def evolve_in_pieces(
     for number in range(model.steps):
         following = CoupledState(*(torch.empty_like(part) for part in state))
         for piece in pieces_of(index, piece_size):
-            targets = _step_of_targets(model, state, signature, piece, number)
+            local = _neighbourhoods_of(piece, edges)
+            targets = _step_of_targets(model, state, signature, piece, local, number)
             for whole, part in zip(following, targets, strict=True):
                 whole[piece.targets] = part
             if every or number == model.steps - 1:
@@ -379,12 +403,31 @@ def evolve_in_pieces(
     return output
 
 
+def _neighbourhoods_of(piece: Piece, edges: Neighbourhoods) -> Neighbourhoods:
+    """Return a piece's neighbourhoods, with the terms its edges have in the whole graph."""
+    given, count = piece.edge_index.to(edges.source.device), len(piece.nodes)
+    if edges.terms is None:
+        return Neighbourhoods.from_edge_index(given, count)
+    local = Neighbourhoods.from_edge_index(given, count, origin=True)
+    proper = edges.source != edges.target
+    if edges.active is not None:
+        proper &= edges.active
+    chosen = proper.nonzero().flatten()[piece.places]  # the index lists them in the same order
+    bias, row, table = edges.terms
+    row = None if row is None else local.at_origin(row[chosen], -1)
+    return local.carrying(EdgeTerms(local.at_origin(bias[chosen], 0.0), row, table))
+
+
 def _step_of_targets(
-    model: GeoF, state: CoupledState, signature: Tensor, piece: Piece, number: int
+    model: GeoF,
+    state: CoupledState,
+    signature: Tensor,
+    piece: Piece,
+    edges: Neighbourhoods,
+    number: int,
 ) -> CoupledState:
     """Return a piece's targets after one step inside it: their neighbourhoods alone are whole."""
     nodes = piece.nodes.to(signature.device)
-    edges = Neighbourhoods.from_edge_index(piece.edge_index.to(nodes.device), len(nodes))
     local = CoupledState(state.features[nodes], state.coordinates[nodes])
     following, _ = model.step(local, edges, signature[nodes], number)
     return model.refined(CoupledState(*(part[piece.rows] for part in following)), number)

@@ -83,7 +83,9 @@ def all_finite(value: Tensor) -> bool:
     return bool(value.detach().sum().isfinite()) or bool(value.isfinite().all())
 
 
-def as_neighbourhoods(edge_index: Tensor | Neighbourhoods, num_nodes: int) -> Neighbourhoods:
+def as_neighbourhoods(
+    edge_index: Tensor | Neighbourhoods, num_nodes: int, *, origin: bool = False
+) -> Neighbourhoods:
     """Return the closed neighbourhoods of an ``edge_index`` or check prepared ones."""
     if isinstance(edge_index, Neighbourhoods):
         if edge_index.num_nodes != num_nodes:
@@ -92,7 +94,7 @@ def as_neighbourhoods(edge_index: Tensor | Neighbourhoods, num_nodes: int) -> Ne
                 f"(got {edge_index.num_nodes})."
             )
         return edge_index
-    return Neighbourhoods.from_edge_index(edge_index, num_nodes)
+    return Neighbourhoods.from_edge_index(edge_index, num_nodes, origin=origin)
 
 
 class Remembered(Generic[T]):

@@ -12,7 +12,7 @@ Triangular frame transport (section 3.2), Eqs. (4) to (6), has no parameters and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, overload
@@ -33,6 +33,7 @@ from geof.geometry import (
 from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_backend
 from geof.kernels.interface import Controller, Transport, gate
 from geof.nn.controller import CorrectionController
+from geof.nn.edges import EdgeEncoder, edge_terms
 from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
 from geof.nn.settings import StepSettings, step_spec, updates_geometry
 from geof.nn.trace import CoupledState, StepTrace, step_trace
@@ -86,6 +87,8 @@ class Recurrence(nn.Module):
         controller_channels: int,
         settings: StepSettings,
         backend: str,
+        edge_channels: int = 0,
+        edge_categories: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.channels = channels
@@ -107,11 +110,35 @@ class Recurrence(nn.Module):
             hidden_channels=controller_channels,
             rank=correction_rank,
         )
+        self.edge_encoder: EdgeEncoder | None = None
+        if edge_channels or edge_categories:
+            self.edge_encoder = EdgeEncoder(
+                blocks, self.block_size, channels=edge_channels, categories=edge_categories
+            )
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         self.transport.reset_parameters()
         self.controller.reset_parameters()
+        if self.edge_encoder is not None:
+            self.edge_encoder.reset_parameters()
+
+    def neighbourhoods(
+        self,
+        edge_index: Tensor | Neighbourhoods,
+        num_nodes: int,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Neighbourhoods:
+        """Return the closed neighbourhoods, with the terms that weights and attributes make.
+
+        Those of prepared neighbourhoods are kept where neither is given.
+        """
+        carrying = edge_weight is not None or edge_attr is not None
+        edges = as_neighbourhoods(edge_index, num_nodes, origin=carrying)
+        dtype = self.transport.message.weight.dtype
+        terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, dtype)
+        return edges if terms is edges.terms else edges.carrying(terms)
 
     def identity_coordinates(self, num_nodes: int) -> Tensor:
         """Return the coordinates of identity frames, ``(n, B, t)`` zeros."""
@@ -165,6 +192,11 @@ class Recurrence(nn.Module):
             trace: Whether to return what happened on the way too, else ``None``. A backend that
                 fuses the step takes it part by part then, to the same numbers up to rounding.
         """
+        if self.edge_encoder is not None and edges.terms is None:
+            raise ConfigError(
+                "Expected neighbourhoods that carry attributes, as the model was built for. Make "
+                "them with neighbourhoods(edge_index, num_nodes, edge_weight, edge_attr)."
+            )
         spec = step_spec(self.settings, self.schedule, number)
         evolution = self._evolution(signature, number)
         backend = self._backend_for(state.features, spec.statistic)
@@ -290,6 +322,8 @@ class GeoFConv(Recurrence):
         correction_rank: :math:`r` of the controller's factors.
         controller_channels: Width of the controller's hidden layer.
         backend: ``"auto"``, ``"native"``, ``"torch"`` or ``"reference"``.
+        edge_channels: How many numbers ``edge_attr`` has per edge.
+        edge_categories: Sizes of its categorical columns, which come before the numbers.
         **settings: Any field of :class:`geof.nn.settings.StepSettings`.
 
     Shapes:
@@ -315,6 +349,8 @@ class GeoFConv(Recurrence):
         correction_rank: int = 4,
         controller_channels: int = 8,
         backend: str = "auto",
+        edge_channels: int = 0,
+        edge_categories: Sequence[int] = (),
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -325,6 +361,8 @@ class GeoFConv(Recurrence):
             controller_channels=controller_channels,
             settings=StepSettings.of(settings),
             backend=backend,
+            edge_channels=edge_channels,
+            edge_categories=edge_categories,
         )
         self.in_channels = self.out_channels = channels
 
@@ -334,15 +372,18 @@ class GeoFConv(Recurrence):
         edge_index: Tensor | Neighbourhoods,
         coordinates: Tensor | None = None,
         signature: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the state and the coordinates after one step.
 
         Coordinates are taken as they are; those a step returns lie inside the admissible box.
+        Weights and attributes of edges are those of :meth:`geof.nn.GeoF.forward`.
         """
         check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
         check_finite("x", x)
         signature = self.checked_signature(signature, x.size(0))
-        edges = as_neighbourhoods(edge_index, x.size(0))
+        edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
         identity = self.identity_coordinates(x.size(0))
         if coordinates is None:
             coordinates = identity

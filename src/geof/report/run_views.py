@@ -190,7 +190,14 @@ def _geof(run: Run) -> GeoF | None:
 
 
 def _evolved(geof: GeoF, inputs: GraphInputs) -> GeoFState:
-    return geof.evolve(inputs.x, inputs.edges, inputs.signature, trajectory=True)
+    return geof.evolve(
+        inputs.x,
+        inputs.edges,
+        inputs.signature,
+        trajectory=True,
+        edge_weight=inputs.edge_weight,
+        edge_attr=inputs.edge_attr,
+    )
 
 
 def _scope(geof: GeoF, state: GeoFState, nodes: Sequence[int]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from geof.errors import GeofError
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import Encoding, GraphInputs, InputShape, Outputs
 from geof.methods.registry import get_method, readout_of
-from geof.nn import GeoF
 from geof.nn.inputs import all_finite
 from geof.options import arguments
 from geof.training.config import RunConfig
@@ -139,7 +138,7 @@ def diagnose(network: Network, inputs: GraphInputs | None, symptom: str) -> Diag
     encoder = network.encoder
     if inputs is None or not isinstance(encoder, GeoFEncoder):
         return Diagnosis(quantity, None, ())
-    found, step, retried = _walk(encoder.geof, inputs)
+    found, step, retried = _walk(encoder, inputs)
     return Diagnosis(quantity if bad or found is None else found, step, retried)
 
 
@@ -148,15 +147,18 @@ def bad_gradient(network: Network) -> str | None:
     return _not_finite((n, p.grad) for n, p in network.named_parameters() if p.grad is not None)
 
 
-def _walk(model: GeoF, inputs: GraphInputs) -> tuple[str | None, int | None, tuple[int, ...]]:
+def _walk(
+    encoder: GeoFEncoder, inputs: GraphInputs
+) -> tuple[str | None, int | None, tuple[int, ...]]:
     """Take the steps one by one up to the first that is not finite."""
     retried: list[int] = []
+    model, edges = encoder.geof, encoder.edges_of(inputs)
     training = model.training
     model.eval()
     try:
         state = model.initial_state(inputs.x, inputs.signature)
         for step in range(model.steps):
-            state, trace = model.step(state, inputs.edges, inputs.signature, step, trace=True)
+            state, trace = model.step(state, edges, inputs.signature, step, trace=True)
             retried.append(int(trace.retried_blocks))
             state = model.refined(state, step)
             for name in ("features", "coordinates"):

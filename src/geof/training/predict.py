@@ -17,7 +17,7 @@ from torch_geometric.nn import global_mean_pool
 from geof.data.batching import PackedGraphs
 from geof.data.columns import Schema, read_schema
 from geof.data.link_splits import LinkSplit
-from geof.data.records import GraphSet, NodeGraph
+from geof.data.records import EdgeSizes, GraphSet, NodeGraph, carried_by
 from geof.data.sources import DataConfig
 from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from geof.data.targets import TargetKind, labelled
@@ -383,6 +383,7 @@ def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
         DataError: If the data are not those the split was made for.
     """
     _require_same_content(run, data)
+    require_edges(run.shape, data, f"the run in '{run.folder}'")
     # The content decides: a file may have been renamed.
     identity = replace(DatasetIdentity.of(data), name=str(run.about.get("dataset")))
     path, signature = run.folder / "split.npz", run.config.signature
@@ -435,7 +436,11 @@ def _node_logits(run: Run, inputs: GraphInputs, piece_size: int | None) -> Tenso
         logits: Tensor = run.network(inputs)
     elif isinstance(encoder, GeoFEncoder):
         states = evolve_in_pieces(
-            encoder.geof, inputs.x, inputs.edges, inputs.signature, piece_size=piece_size
+            encoder.geof,
+            inputs.x,
+            encoder.edges_of(inputs),
+            inputs.signature,
+            piece_size=piece_size,
         )
         logits = run.network.readout(states)
     else:
@@ -450,13 +455,14 @@ def _encode(run: Run, inputs: GraphInputs) -> tuple[Tensor, Tensor | None]:
     encoder = run.network.encoder
     if not isinstance(encoder, GeoFEncoder):
         return run.network.encode(inputs).states, None
-    state = encoder.geof.evolve(inputs.x, inputs.edges, inputs.signature)
+    state = encoder.geof.evolve(inputs.x, encoder.edges_of(inputs), inputs.signature)
     return state.output, state.coordinates
 
 
 def _batches(run: Run, data: GraphSet, batch_size: int) -> Iterator[GraphInputs]:
     _require_width(run, data.graphs[0].x)
-    packed = PackedGraphs.pack(data.graphs)
+    require_edges(run.shape, data, f"the run in '{run.folder}'")
+    packed = PackedGraphs.pack(data.graphs, edges=data.edge_sizes is not None)
     signature = packed.sign(run.config.signature, directed=data.directed).values
     for chosen in torch.arange(len(packed)).split(batch_size):
         yield packed.batch(chosen, signature)
@@ -475,8 +481,9 @@ def graph_ids(data: GraphSet) -> tuple[str, ...]:
 def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
     graph = data.graph
     _require_width(run, graph.x)
+    require_edges(run.shape, data, f"the run in '{run.folder}'")
     signature = node_signature(data, run.config.signature)
-    return GraphInputs.build(graph.x, graph.edge_index, signature.values)
+    return GraphInputs.build(graph.x, graph.edge_index, signature.values, **carried_by(data))
 
 
 def _require_same_content(run: Run, data: NodeGraph | GraphSet) -> None:
@@ -494,6 +501,21 @@ def _require_width(run: Run, x: Tensor) -> None:
         raise ShapeError(
             f"Expected {run.shape.in_channels} features, as the run in '{run.folder}' was trained "
             f"with (got {x.size(1)}). Give data with the same columns."
+        )
+
+
+def require_edges(shape: InputShape, data: NodeGraph | GraphSet, what: str) -> None:
+    """Require edges that carry as many categories and numbers as in training."""
+    sizes = data.edge_sizes or EdgeSizes()
+    wanted, got = (
+        f"{len(categories)} categories and {channels} numbers"
+        for categories, channels in ((shape.edge_categories, shape.edge_channels), sizes)
+    )
+    if wanted != got:
+        raise DataError(
+            f"Expected edges that carry {wanted}, as {what} was trained with (got {got} in "
+            f"'{data.name}'). Give edges with the same columns, with edge_columns='use' "
+            "(--edge-columns use) where they are not named."
         )
 
 

@@ -21,7 +21,7 @@ from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import LinkSplit, check_no_leak, random_link_split
 from geof.data.own_splits import own_split
-from geof.data.records import GraphSet, NodeGraph, undirected_edges
+from geof.data.records import EdgeSizes, GraphSet, NodeGraph, carried_by, undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.data.splits import (
     DatasetIdentity,
@@ -165,9 +165,11 @@ class NodeTask(Task):
         self.metric = self.objective.metric(self.asked_metric).name
         self.aims = self.objective.aims(graph.y)
         self.signature = node_signature(data, signature)
-        self.inputs = GraphInputs.build(graph.x, graph.edge_index, self.signature.values)
+        self.inputs = GraphInputs.build(
+            graph.x, graph.edge_index, self.signature.values, **carried_by(data)
+        )
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self.shape = _shape_of(self.inputs, data.num_outputs)
+        self.shape = _shape_of(self.inputs, data.num_outputs, data.edge_sizes)
         self.sampling = _Sampling.wanted(self.inputs, training, seed, nodes=split.train)
 
     def record(self) -> dict[str, Any]:
@@ -257,9 +259,11 @@ class LinkTask(Task):
         check_no_leak(split, edge_index, edge_index, graph.edge_index)
         self.leak_checked = True
         self.signature = cached_signature(edge_index, graph.num_nodes, signature)
-        self.inputs = GraphInputs.build(graph.x, edge_index, self.signature.values)
+        self.inputs = GraphInputs.build(
+            graph.x, edge_index, self.signature.values, **carried_by(data, edge_index)
+        )
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self.shape = _shape_of(self.inputs, 2)
+        self.shape = _shape_of(self.inputs, 2, data.edge_sizes)
         self.seed = seed
         self.hidden_edges = None if training is None else training.hidden_edges
         self.sampling = _Sampling.wanted(self.inputs, training, seed)
@@ -300,8 +304,9 @@ class LinkTask(Task):
             # What is asked for is not among the edges this epoch's messages run along.
             count = max(round(self.hidden_edges * len(order)), 1)
             seen, chosen = positive[:, order[count:]], order[:count]
+            both = torch.cat([seen, seen.flip(0)], dim=1)
             inputs = GraphInputs.build(
-                self.inputs.x, torch.cat([seen, seen.flip(0)], dim=1), self.inputs.signature
+                self.inputs.x, both, self.inputs.signature, **carried_by(self.data, both)
             )
             yield inputs, torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
             return
@@ -368,10 +373,10 @@ class GraphTask(Task):
         self.aims = self.objective.aims(self.labels)
         self.batch_size, self.seed = training.batch_size or GRAPHS_PER_STEP, seed
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
-        self._graphs = PackedGraphs.pack(data.graphs)
+        self._graphs = PackedGraphs.pack(data.graphs, edges=data.edge_sizes is not None)
         self.signature = self._graphs.sign(signature, directed=data.directed)
         widths = int(data.graphs[0].x.size(1)), int(self.signature.values.size(1))
-        self.shape = InputShape(*widths, data.num_outputs)
+        self.shape = InputShape(*widths, data.num_outputs, **_edge_shape(data.edge_sizes))
 
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order, and the metric if it was asked for."""
@@ -501,7 +506,14 @@ def _graph_split(config: RunConfig, data: GraphSet) -> GraphSplit:
     return GraphSplit(chosen[fold.train], chosen[fold.validation], chosen[fold.test], name)
 
 
-def _shape_of(inputs: GraphInputs, num_classes: int) -> InputShape:
+def _edge_shape(sizes: EdgeSizes | None) -> dict[str, Any]:
+    """Return what of an :class:`InputShape` is about edges."""
+    if sizes is None:
+        return {}
+    return {"edge_categories": sizes.categories, "edge_channels": sizes.channels}
+
+
+def _shape_of(inputs: GraphInputs, num_classes: int, sizes: EdgeSizes | None) -> InputShape:
     """Return the sizes of the one graph of a task."""
     return InputShape(
         in_channels=int(inputs.x.size(1)),
@@ -509,6 +521,7 @@ def _shape_of(inputs: GraphInputs, num_classes: int) -> InputShape:
         num_classes=num_classes,
         num_nodes=int(inputs.x.size(0)),
         num_edges=int(inputs.edge_index.size(1)),
+        **_edge_shape(sizes),
     )
 
 
@@ -569,6 +582,7 @@ class _Sampling:
             batch_size=training.batch_size,
             seed=seed,
             nodes=nodes,
+            edge_ids=whole.edge_weight is not None or whole.edge_attr is not None,
         )
         return cls(whole, sampler)
 
@@ -584,6 +598,14 @@ class _Sampling:
     def inputs(self, batch: NeighbourBatch) -> GraphInputs:
         """Return a sampled batch as the encoders want it."""
         whole = self.whole
+        weight, attributes = (
+            None if values is None or batch.e_id is None else values[batch.e_id]
+            for values in (whole.edge_weight, whole.edge_attr)
+        )
         return GraphInputs.build(
-            select_rows(whole.x, batch.n_id), batch.edge_index, whole.signature[batch.n_id]
+            select_rows(whole.x, batch.n_id),
+            batch.edge_index,
+            whole.signature[batch.n_id],
+            edge_weight=weight,
+            edge_attr=attributes,
         )

@@ -352,7 +352,7 @@ def map_states(
             return run.network.encode(inputs).states, None
         model = encoder.geof
         with nullcontext() if correction else model.correction_off():
-            state = model.evolve(inputs.x, inputs.edges, inputs.signature)
+            state = model.evolve(inputs.x, encoder.edges_of(inputs), inputs.signature)
         return state.output, state.coordinates
 
 
@@ -398,18 +398,24 @@ def _open_nodes(run: Run, data: NodeGraph | GraphSet, name: str) -> Opened:
     task = _node_task(run, data, name)
     model = _geof(run)
     run.network.double()
-    return Opened(run, model, task, _doubled(task.inputs))
+    return Opened(run, model, task, _doubled(model, task.inputs))
 
 
 def _evaluated(run: Run, data: NodeGraph | GraphSet) -> Iterator[GraphInputs]:
     """Yield what the test part is computed from: the graph, or the part's graphs in batches."""
     task = stored_task(run, data)
+    model = _geof(run)
     if not isinstance(task, GraphTask):
-        yield _doubled(task.inputs)  # type: ignore[attr-defined]
+        yield _doubled(model, task.inputs)  # type: ignore[attr-defined]
         return
     for chosen in task.split.test.split(task.batch_size):
-        yield _doubled(task.inputs_of(chosen))
+        yield _doubled(model, task.inputs_of(chosen))
 
 
-def _doubled(inputs: GraphInputs) -> GraphInputs:
-    return replace(inputs, x=inputs.x.double(), signature=inputs.signature.double())
+def _doubled(model: GeoF, inputs: GraphInputs) -> GraphInputs:
+    """Return the inputs in float64, what edges carry in its place for single steps."""
+    x, weight = inputs.x.double(), inputs.edge_weight
+    weight = None if weight is None else weight.double()
+    edges = model.neighbourhoods(inputs.edges, x.size(0), weight, inputs.edge_attr)
+    signature = inputs.signature.double()
+    return replace(inputs, x=x, signature=signature, edge_weight=weight, edges=edges)
