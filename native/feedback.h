@@ -14,8 +14,12 @@ enum Statistic { kNone = 0, kFull = 1, kDiagonal = 2, kMean = 3 };
 
 // What went wrong, counted in blocks.
 struct FeedbackStatus {
-  int64_t non_finite = 0, indefinite = 0, retried = 0, most_retries = 0;
+  int64_t non_finite = 0, kept = 0, retried = 0, most_retries = 0, rescued = 0;
 };
+
+// Jitters beyond the schedule, as parts of a block's largest row sum (geof.geometry.cholesky).
+constexpr double kRelativeJitters[] = {1e-6, 1e-4, 1e-2, 1};
+constexpr int kRelativeRetries = 4;
 
 // Features (message, aggregate) are (n, B, m); all else has its lanes last.
 template <class T>
@@ -110,7 +114,7 @@ struct Feedback {
 
   // Returns lanes that are not positive definite at these jitters as 1, the others as 0.
   template <bool Diagonal>
-  GEOF_INLINE V factorise(V shift) {
+  static GEOF_INLINE V factorise(Count<M> m, const V* moment, V* factor, V shift) {
     V failed{}, reciprocal[N];
     each(m, [&](auto r) GEOF_LAMBDA {
       V pivot = moment[packed(r, r)] + shift;
@@ -131,23 +135,79 @@ struct Feedback {
     return failed;
   }
 
-  GEOF_INLINE V factorise(V shift, bool diagonal) {
-    return diagonal ? factorise<true>(shift) : factorise<false>(shift);
+  static GEOF_INLINE V factorise(Count<M> m, const V* moment, V* factor, V shift, bool diagonal) {
+    return diagonal ? factorise<true>(m, moment, factor, shift)
+                    : factorise<false>(m, moment, factor, shift);
+  }
+
+  // f(k) for every entry of a packed triangle.
+  template <class Work>
+  static GEOF_INLINE void entries(Count<M> m, const Work& f) {
+    if constexpr (M > 0 && kUnrolled) {
+      each(Constant<triangle(M)>{}, f);
+    } else {
+      each(triangle(m), f);
+    }
   }
 
   // SChol: only lanes that fail are tried again, with a larger jitter. Returns lanes that stay
-  // indefinite.
+  // indefinite: their target is the block's present coordinates.
   GEOF_INLINE V stabilise(const FeedbackArguments<T>& s) {
     const bool diagonal = s.statistic == kDiagonal;
     V shift = fill<T, W>(s.floor) + s.jitter;
-    V failed = factorise(shift, diagonal);
+    V failed = factorise(m, moment, factor, shift, diagonal);
     T jitter = s.jitter;
     for (int t = 1; t <= s.retries && sum<T, W>(failed) > 0; ++t) {
       jitter *= s.growth;
       shift = failed > T(0) ? fill<T, W>(s.floor) + jitter : shift;
       retry = failed > T(0) ? fill<T, W>(T(t)) : retry;
-      failed = factorise(shift, diagonal);
+      failed = factorise(m, moment, factor, shift, diagonal);
     }
+    if (sum<T, W>(failed) > 0) {
+      // On copies: what a call is given lies in memory, and the usual case wants registers.
+      V from[triangle(N)], to[triangle(N)], tried = retry;
+      entries(m, [&](auto k) GEOF_LAMBDA { from[k] = moment[k]; });
+      failed = rescue(s, m, from, to, tried, shift, jitter, failed);
+      entries(m, [&](auto k) GEOF_LAMBDA { factor[k] = to[k]; });
+      retry = tried;
+    }
+    return failed;
+  }
+
+  // Beyond the schedule: jitters relative to the block's own size. Rounding is relative to it too, so
+  // a pivot counts from half of the jitter on. Lanes that fail at the last get the identity.
+  static __attribute__((noinline)) V rescue(const FeedbackArguments<T>& s, Count<M> m,
+                                            const V* moment, V* factor, V& retry, V shift, T last,
+                                            V failed) {
+    const bool diagonal = s.statistic == kDiagonal;
+    V size{}, least{};
+    for (int r = 0; r < m; ++r) {
+      V row{};
+      for (int c = 0; c < m; ++c) {
+        if (diagonal && c != r) continue;
+        const V v = moment[r >= c ? packed(r, c) : packed(c, r)] + (c == r ? s.floor : T(0));
+        row += v < T(0) ? -v : v;
+      }
+      size = row > size ? row : size;
+    }
+    for (int k = 0; k < kRelativeRetries && sum<T, W>(failed) > 0; ++k) {
+      const V jitter = size * T(kRelativeJitters[k]) + last;
+      shift = failed > T(0) ? jitter + s.floor : shift;
+      least = failed > T(0) ? jitter * T(0.5) : least;
+      retry = failed > T(0) ? fill<T, W>(T(s.retries + 1 + k)) : retry;
+      failed = factorise(m, moment, factor, shift, diagonal);
+      for (int r = 0; r < m; ++r) {
+        const V root = factor[packed(r, r)], one = fill<T, W>(1);
+        failed = root * root >= least ? failed : one;
+        failed = least > T(0) ? (root - root == T(0) ? failed : one) : failed;
+      }
+    }
+    retry = failed > T(0) ? fill<T, W>(T(s.retries + 1 + kRelativeRetries)) : retry;
+    for (int r = 0; r < m; ++r)
+      for (int c = 0; c <= r; ++c) {
+        V& v = factor[packed(r, c)];
+        v = failed > T(0) ? fill<T, W>(T(r == c)) : v;
+      }
     return failed;
   }
 };
@@ -168,13 +228,12 @@ struct FeedbackTarget {
     F f(s, i, g, m);
     write_features<T, W, M>(s.aggregate + i * d + int64_t(g) * m, m, f.aggregate);
     if (s.statistic == kNone) return;
-    const V failed = f.stabilise(s);
+    const V kept = f.stabilise(s);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
     each(m, [&](auto r) GEOF_LAMBDA {
       finite += f.factor[packed(r, r)] - f.factor[packed(r, r)];
     });
-    if (sum<T, W>(failed) > 0 || sum<T, W>(f.retry) > 0 || !(sum<T, W>(finite) == 0))
-      report(s, f, failed);
+    if (sum<T, W>(f.retry) > 0 || !(sum<T, W>(finite) == 0)) report(s, f, kept);
     T* target = s.target + i * t + g;
     each(m, [&](auto r) GEOF_LAMBDA {
       each(r, [&](auto c) GEOF_LAMBDA {
@@ -182,9 +241,18 @@ struct FeedbackTarget {
       });
       store<T, W>(target + scale(m, r) * B, logarithm<T, W>(f.factor[packed(r, r)]));
     });
+    if (sum<T, W>(kept) > 0) keep(s.z + i * t + g, target, m, B, kept);
     if (s.moment) write_moment(s, f, i, g);
     if (s.attempt)
       for (int l = 0; l < W; ++l) s.attempt[i * B + g + l] = int64_t(lane<T, W>(f.retry, l));
+  }
+
+  // target = z in the lanes that are kept.
+  static __attribute__((noinline)) void keep(const T* z, T* target, int m, int64_t B,
+                                             const V& kept) {
+    for (int64_t k = 0; k < triangle(m) * B; k += B)
+      for (int l = 0; l < W; ++l)
+        if (lane<T, W>(kept, l) > 0) target[k + l] = z[k + l];
   }
 
   static __attribute__((noinline)) void write_moment(const FeedbackArguments<T>& s, const F& f,
@@ -203,7 +271,7 @@ struct FeedbackTarget {
 
   // Sort the lanes that needed more than one attempt; rare, so it may be slow.
   static __attribute__((noinline)) void report(const FeedbackArguments<T>& s, const F& f,
-                                               const V& failed) {
+                                               const V& kept) {
     FeedbackStatus seen;
     for (int l = 0; l < W; ++l) {
       bool finite = true;
@@ -215,14 +283,16 @@ struct FeedbackTarget {
       }
       const int64_t retries = int64_t(lane<T, W>(f.retry, l));
       seen.non_finite += !finite;
-      seen.indefinite += finite && lane<T, W>(failed, l) > 0;
+      seen.kept += finite && lane<T, W>(kept, l) > 0;
+      seen.rescued += finite && retries > s.retries && !(lane<T, W>(kept, l) > 0);
       seen.retried += retries > 0;
       seen.most_retries = retries > seen.most_retries ? retries : seen.most_retries;
     }
 #pragma omp critical(geof_feedback_status)
     {
       s.status->non_finite += seen.non_finite;
-      s.status->indefinite += seen.indefinite;
+      s.status->kept += seen.kept;
+      s.status->rescued += seen.rescued;
       s.status->retried += seen.retried;
       if (seen.most_retries > s.status->most_retries) s.status->most_retries = seen.most_retries;
     }
@@ -246,11 +316,13 @@ struct FeedbackTargetBackward {
     F f(s, i, g, m);
     V gx[N];  // of the aggregate
     read_features<T, W, M>(s.grad_aggregate + features, m, gx);
-    V lower[triangle(N)], both[N][N];
+    V lower[triangle(N)], both[N][N], kept{};
     const bool curved = s.framed && (s.statistic == kFull || s.statistic == kDiagonal);
     if (s.statistic != kNone) {
-      f.stabilise(s);
+      kept = f.stabilise(s);
       factor_backward(s, f, s.grad_target + i * t + g, lower);
+      if (sum<T, W>(kept) > 0)
+        F::entries(m, [&](auto k) GEOF_LAMBDA { lower[k] = kept > T(0) ? V{} : lower[k]; });
       T* gs = s.grad_second + i * t + g;
       if (s.statistic == kMean) {
         mean_backward(f, lower, gx, s.grad_message + features);
@@ -278,6 +350,15 @@ struct FeedbackTargetBackward {
         return V(r == c ? own * -f.frame.e[r] : -own);
       });
     }
+    if (sum<T, W>(kept) > 0) pass(s.grad_target + i * t + g, s.grad_z + i * t + g, m, B, kept);
+  }
+
+  // grad_z += grad_target in the lanes whose target was z.
+  static __attribute__((noinline)) void pass(const T* grad_target, T* grad_z, int m, int64_t B,
+                                             const V& kept) {
+    for (int64_t k = 0; k < triangle(m) * B; k += B)
+      for (int l = 0; l < W; ++l)
+        if (lane<T, W>(kept, l) > 0) grad_z[k + l] += grad_target[k + l];
   }
 
   // Reverse of the Cholesky recursion and of the logarithm. Row r collects what later rows owe it
