@@ -17,10 +17,6 @@ struct FeedbackStatus {
   int64_t non_finite = 0, kept = 0, retried = 0, most_retries = 0, rescued = 0;
 };
 
-// Jitters beyond the schedule, as parts of a block's largest row sum (geof.geometry.cholesky).
-constexpr double kRelativeJitters[] = {1e-6, 1e-4, 1e-2, 1};
-constexpr int kRelativeRetries = 4;
-
 // Features (message, aggregate) are (n, B, m); all else has its lanes last.
 template <class T>
 struct FeedbackArguments {
@@ -41,6 +37,41 @@ struct FeedbackArguments {
   bool add_to_z;  // grad_z is added to; otherwise overwritten
   T *grad_z, *grad_message, *grad_first, *grad_second;
 };
+
+// Beyond the schedule: jitters relative to the largest row sum of a block (geof.geometry.cholesky).
+constexpr double kRelativeJitters[] = {1e-6, 1e-4, 1e-2, 1};
+constexpr int kRelativeRetries = 4;
+
+// Whether a packed block has a factor at this jitter. Before rounding every pivot is at least the
+// jitter, so one below its half does not count.
+template <class T>
+bool factorise_block(const T* block, T* factor, int m, T jitter) {
+  for (int r = 0; r < m; ++r)
+    for (int c = 0; c <= r; ++c) {
+      T v = block[packed(r, c)] + (c == r ? jitter : T(0));
+      for (int k = 0; k < c; ++k) v -= factor[packed(r, k)] * factor[packed(c, k)];
+      if (c == r && !(v >= jitter / 2 && std::isfinite(v))) return false;
+      factor[packed(r, c)] = c == r ? std::sqrt(v) : v / factor[packed(c, c)];
+    }
+  return true;
+}
+
+// The number of the first relative jitter that serves a block; kRelativeRetries and the identity if
+// none does.
+template <class T>
+int rescue_block(const T* block, T* factor, int m, T last) {
+  T size = 0;
+  for (int r = 0; r < m; ++r) {
+    T row = 0;
+    for (int c = 0; c < m; ++c) row += std::abs(block[r >= c ? packed(r, c) : packed(c, r)]);
+    size = row > size ? row : size;
+  }
+  for (int k = 0; k < kRelativeRetries; ++k)
+    if (factorise_block(block, factor, m, T(last + size * T(kRelativeJitters[k])))) return k;
+  for (int r = 0; r < m; ++r)
+    for (int c = 0; c <= r; ++c) factor[packed(r, c)] = T(r == c);
+  return kRelativeRetries;
+}
 
 // Everything the forward pass knows of W blocks.
 template <class T, int W, int M>
@@ -114,7 +145,7 @@ struct Feedback {
 
   // Returns lanes that are not positive definite at these jitters as 1, the others as 0.
   template <bool Diagonal>
-  static GEOF_INLINE V factorise(Count<M> m, const V* moment, V* factor, V shift) {
+  GEOF_INLINE V factorise(V shift) {
     V failed{}, reciprocal[N];
     each(m, [&](auto r) GEOF_LAMBDA {
       V pivot = moment[packed(r, r)] + shift;
@@ -135,82 +166,54 @@ struct Feedback {
     return failed;
   }
 
-  static GEOF_INLINE V factorise(Count<M> m, const V* moment, V* factor, V shift, bool diagonal) {
-    return diagonal ? factorise<true>(m, moment, factor, shift)
-                    : factorise<false>(m, moment, factor, shift);
-  }
-
-  // f(k) for every entry of a packed triangle.
-  template <class Work>
-  static GEOF_INLINE void entries(Count<M> m, const Work& f) {
-    if constexpr (M > 0 && kUnrolled) {
-      each(Constant<triangle(M)>{}, f);
-    } else {
-      each(triangle(m), f);
-    }
+  GEOF_INLINE V factorise(V shift, bool diagonal) {
+    return diagonal ? factorise<true>(shift) : factorise<false>(shift);
   }
 
   // SChol: only lanes that fail are tried again, with a larger jitter. Returns lanes that stay
-  // indefinite: their target is the block's present coordinates.
+  // indefinite.
   GEOF_INLINE V stabilise(const FeedbackArguments<T>& s) {
     const bool diagonal = s.statistic == kDiagonal;
     V shift = fill<T, W>(s.floor) + s.jitter;
-    V failed = factorise(m, moment, factor, shift, diagonal);
+    V failed = factorise(shift, diagonal);
     T jitter = s.jitter;
     for (int t = 1; t <= s.retries && sum<T, W>(failed) > 0; ++t) {
       jitter *= s.growth;
       shift = failed > T(0) ? fill<T, W>(s.floor) + jitter : shift;
       retry = failed > T(0) ? fill<T, W>(T(t)) : retry;
-      failed = factorise(m, moment, factor, shift, diagonal);
-    }
-    if (sum<T, W>(failed) > 0) {
-      // On copies: what a call is given lies in memory, and the usual case wants registers.
-      V from[triangle(N)], to[triangle(N)], tried = retry;
-      entries(m, [&](auto k) GEOF_LAMBDA { from[k] = moment[k]; });
-      failed = rescue(s, m, from, to, tried, shift, jitter, failed);
-      entries(m, [&](auto k) GEOF_LAMBDA { factor[k] = to[k]; });
-      retry = tried;
+      failed = factorise(shift, diagonal);
     }
     return failed;
   }
 
-  // Beyond the schedule: jitters relative to the block's own size. Rounding is relative to it too, so
-  // a pivot counts from half of the jitter on. Lanes that fail at the last get the identity.
-  static __attribute__((noinline)) V rescue(const FeedbackArguments<T>& s, Count<M> m,
-                                            const V* moment, V* factor, V& retry, V shift, T last,
-                                            V failed) {
-    const bool diagonal = s.statistic == kDiagonal;
-    V size{}, least{};
-    for (int r = 0; r < m; ++r) {
-      V row{};
-      for (int c = 0; c < m; ++c) {
-        if (diagonal && c != r) continue;
-        const V v = moment[r >= c ? packed(r, c) : packed(c, r)] + (c == r ? s.floor : T(0));
-        row += v < T(0) ? -v : v;
-      }
-      size = row > size ? row : size;
+  // Beyond the schedule, for the lanes that failed. Returns those whose target is to be z.
+  V rescue(const FeedbackArguments<T>& s, const V& failed) {
+    V kept{};
+    T block[triangle(N)], made[triangle(N)], last = s.jitter;
+    for (int k = 0; k < s.retries; ++k) last *= s.growth;
+    for (int l = 0; l < W; ++l) {
+      if (!(lane<T, W>(failed, l) > 0)) continue;
+      for (int r = 0; r < m; ++r)
+        for (int c = 0; c <= r; ++c) {
+          const T v = lane<T, W>(moment[packed(r, c)], l);
+          block[packed(r, c)] = c == r ? v + s.floor : s.statistic == kDiagonal ? T(0) : v;
+        }
+      const int tried = rescue_block<T>(block, made, m, last);
+      for (int k = 0; k < triangle(m); ++k) set_lane<T, W>(factor[k], l, made[k]);
+      set_lane<T, W>(retry, l, T(s.retries + 1 + tried));
+      set_lane<T, W>(kept, l, T(tried == kRelativeRetries));
     }
-    for (int k = 0; k < kRelativeRetries && sum<T, W>(failed) > 0; ++k) {
-      const V jitter = size * T(kRelativeJitters[k]) + last;
-      shift = failed > T(0) ? jitter + s.floor : shift;
-      least = failed > T(0) ? jitter * T(0.5) : least;
-      retry = failed > T(0) ? fill<T, W>(T(s.retries + 1 + k)) : retry;
-      failed = factorise(m, moment, factor, shift, diagonal);
-      for (int r = 0; r < m; ++r) {
-        const V root = factor[packed(r, r)], one = fill<T, W>(1);
-        failed = root * root >= least ? failed : one;
-        failed = least > T(0) ? (root - root == T(0) ? failed : one) : failed;
-      }
-    }
-    retry = failed > T(0) ? fill<T, W>(T(s.retries + 1 + kRelativeRetries)) : retry;
-    for (int r = 0; r < m; ++r)
-      for (int c = 0; c <= r; ++c) {
-        V& v = factor[packed(r, c)];
-        v = failed > T(0) ? fill<T, W>(T(r == c)) : v;
-      }
-    return failed;
+    return kept;
   }
 };
+
+// Lanes of `to` become those of `from`, or are added to, where `chosen` is set.
+template <class T, int W, bool Add>
+void copy_lanes(const T* from, T* to, int m, int64_t B, const Vec<T, W>& chosen) {
+  for (int64_t k = 0; k < triangle(m) * B; k += B)
+    for (int l = 0; l < W; ++l)
+      if (lane<T, W>(chosen, l) > 0) to[k + l] = from[k + l] + (Add ? to[k + l] : T(0));
+}
 
 template <class T, int W, int M>
 struct FeedbackTarget {
@@ -223,12 +226,25 @@ struct FeedbackTarget {
                  [&](int64_t i, int g) { group(s, i, g, m); });
   }
 
+  // A group with a block that the schedule does not serve is left to `beyond`.
   static void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
+    group<false>(s, i, g, m);
+  }
+  static __attribute__((noinline, noclone, cold)) void beyond(const FeedbackArguments<T>& s,
+                                                              int64_t i, int g, Count<M> m) {
+    group<true>(s, i, g, m);
+  }
+
+  template <bool Beyond>
+  static GEOF_INLINE void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
     const int64_t B = s.B, d = m * B, t = triangle(m) * B;
     F f(s, i, g, m);
     write_features<T, W, M>(s.aggregate + i * d + int64_t(g) * m, m, f.aggregate);
     if (s.statistic == kNone) return;
-    const V kept = f.stabilise(s);
+    const V failed = f.stabilise(s);
+    if (!Beyond && sum<T, W>(failed) > 0) return FeedbackTarget<T, W, 0>::beyond(s, i, g, m);
+    V kept{};
+    if constexpr (Beyond) kept = f.rescue(s, failed);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
     each(m, [&](auto r) GEOF_LAMBDA {
       finite += f.factor[packed(r, r)] - f.factor[packed(r, r)];
@@ -241,18 +257,10 @@ struct FeedbackTarget {
       });
       store<T, W>(target + scale(m, r) * B, logarithm<T, W>(f.factor[packed(r, r)]));
     });
-    if (sum<T, W>(kept) > 0) keep(s.z + i * t + g, target, m, B, kept);
+    if constexpr (Beyond) copy_lanes<T, W, false>(s.z + i * t + g, target, m, B, kept);
     if (s.moment) write_moment(s, f, i, g);
     if (s.attempt)
       for (int l = 0; l < W; ++l) s.attempt[i * B + g + l] = int64_t(lane<T, W>(f.retry, l));
-  }
-
-  // target = z in the lanes that are kept.
-  static __attribute__((noinline)) void keep(const T* z, T* target, int m, int64_t B,
-                                             const V& kept) {
-    for (int64_t k = 0; k < triangle(m) * B; k += B)
-      for (int l = 0; l < W; ++l)
-        if (lane<T, W>(kept, l) > 0) target[k + l] = z[k + l];
   }
 
   static __attribute__((noinline)) void write_moment(const FeedbackArguments<T>& s, const F& f,
@@ -312,6 +320,15 @@ struct FeedbackTargetBackward {
   }
 
   static void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
+    group<false>(s, i, g, m);
+  }
+  static __attribute__((noinline, noclone, cold)) void beyond(const FeedbackArguments<T>& s,
+                                                              int64_t i, int g, Count<M> m) {
+    group<true>(s, i, g, m);
+  }
+
+  template <bool Beyond>
+  static GEOF_INLINE void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
     const int64_t B = s.B, d = m * B, t = triangle(m) * B, features = i * d + int64_t(g) * m;
     F f(s, i, g, m);
     V gx[N];  // of the aggregate
@@ -319,10 +336,13 @@ struct FeedbackTargetBackward {
     V lower[triangle(N)], both[N][N], kept{};
     const bool curved = s.framed && (s.statistic == kFull || s.statistic == kDiagonal);
     if (s.statistic != kNone) {
-      kept = f.stabilise(s);
+      const V failed = f.stabilise(s);
+      if (!Beyond && sum<T, W>(failed) > 0)
+        return FeedbackTargetBackward<T, W, 0>::beyond(s, i, g, m);
+      if constexpr (Beyond) kept = f.rescue(s, failed);
       factor_backward(s, f, s.grad_target + i * t + g, lower);
-      if (sum<T, W>(kept) > 0)
-        F::entries(m, [&](auto k) GEOF_LAMBDA { lower[k] = kept > T(0) ? V{} : lower[k]; });
+      if constexpr (Beyond)
+        for (int k = 0; k < triangle(m); ++k) lower[k] = kept > T(0) ? V{} : lower[k];
       T* gs = s.grad_second + i * t + g;
       if (s.statistic == kMean) {
         mean_backward(f, lower, gx, s.grad_message + features);
@@ -350,15 +370,8 @@ struct FeedbackTargetBackward {
         return V(r == c ? own * -f.frame.e[r] : -own);
       });
     }
-    if (sum<T, W>(kept) > 0) pass(s.grad_target + i * t + g, s.grad_z + i * t + g, m, B, kept);
-  }
-
-  // grad_z += grad_target in the lanes whose target was z.
-  static __attribute__((noinline)) void pass(const T* grad_target, T* grad_z, int m, int64_t B,
-                                             const V& kept) {
-    for (int64_t k = 0; k < triangle(m) * B; k += B)
-      for (int l = 0; l < W; ++l)
-        if (lane<T, W>(kept, l) > 0) grad_z[k + l] += grad_target[k + l];
+    if constexpr (Beyond)
+      copy_lanes<T, W, true>(s.grad_target + i * t + g, s.grad_z + i * t + g, m, B, kept);
   }
 
   // Reverse of the Cholesky recursion and of the logarithm. Row r collects what later rows owe it
