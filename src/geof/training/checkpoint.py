@@ -151,8 +151,12 @@ class EpochReport:
     kept_blocks: int = 0
 
     def line(self) -> str:
-        """Return the report as a line of ``metrics.jsonl``."""
-        return json.dumps(asdict(self)) + "\n"
+        """Return the report as a line of ``metrics.jsonl``, without counts that are zero."""
+        values = asdict(self)
+        for name in ("rescued_blocks", "kept_blocks"):
+            if not values[name]:
+                del values[name]
+        return json.dumps(values) + "\n"
 
 
 @dataclass
