@@ -14,7 +14,7 @@ enum Statistic { kNone = 0, kFull = 1, kDiagonal = 2, kMean = 3 };
 
 // What went wrong, counted in blocks.
 struct FeedbackStatus {
-  int64_t non_finite = 0, indefinite = 0, retried = 0, most_retries = 0;
+  int64_t non_finite = 0, kept = 0, retried = 0, most_retries = 0, rescued = 0;
 };
 
 // Features (message, aggregate) are (n, B, m); all else has its lanes last.
@@ -37,6 +37,41 @@ struct FeedbackArguments {
   bool add_to_z;  // grad_z is added to; otherwise overwritten
   T *grad_z, *grad_message, *grad_first, *grad_second;
 };
+
+// Beyond the schedule: jitters relative to the largest row sum of a block (geof.geometry.cholesky).
+constexpr double kRelativeJitters[] = {1e-6, 1e-4, 1e-2, 1};
+constexpr int kRelativeRetries = 4;
+
+// Whether a packed block has a factor at this jitter. Before rounding every pivot is at least the
+// jitter, so one below its half does not count.
+template <class T>
+bool factorise_block(const T* block, T* factor, int m, T jitter) {
+  for (int r = 0; r < m; ++r)
+    for (int c = 0; c <= r; ++c) {
+      T v = block[packed(r, c)] + (c == r ? jitter : T(0));
+      for (int k = 0; k < c; ++k) v -= factor[packed(r, k)] * factor[packed(c, k)];
+      if (c == r && !(v >= jitter / 2 && std::isfinite(v))) return false;
+      factor[packed(r, c)] = c == r ? std::sqrt(v) : v / factor[packed(c, c)];
+    }
+  return true;
+}
+
+// The number of the first relative jitter that serves a block; kRelativeRetries and the identity if
+// none does.
+template <class T>
+int rescue_block(const T* block, T* factor, int m, T last) {
+  T size = 0;
+  for (int r = 0; r < m; ++r) {
+    T row = 0;
+    for (int c = 0; c < m; ++c) row += std::abs(block[r >= c ? packed(r, c) : packed(c, r)]);
+    size = row > size ? row : size;
+  }
+  for (int k = 0; k < kRelativeRetries; ++k)
+    if (factorise_block(block, factor, m, T(last + size * T(kRelativeJitters[k])))) return k;
+  for (int r = 0; r < m; ++r)
+    for (int c = 0; c <= r; ++c) factor[packed(r, c)] = T(r == c);
+  return kRelativeRetries;
+}
 
 // Everything the forward pass knows of W blocks.
 template <class T, int W, int M>
@@ -150,7 +185,35 @@ struct Feedback {
     }
     return failed;
   }
+
+  // Beyond the schedule, for the lanes that failed. Returns those whose target is to be z.
+  V rescue(const FeedbackArguments<T>& s, const V& failed) {
+    V kept{};
+    T block[triangle(N)], made[triangle(N)], last = s.jitter;
+    for (int k = 0; k < s.retries; ++k) last *= s.growth;
+    for (int l = 0; l < W; ++l) {
+      if (!(lane<T, W>(failed, l) > 0)) continue;
+      for (int r = 0; r < m; ++r)
+        for (int c = 0; c <= r; ++c) {
+          const T v = lane<T, W>(moment[packed(r, c)], l);
+          block[packed(r, c)] = c == r ? v + s.floor : s.statistic == kDiagonal ? T(0) : v;
+        }
+      const int tried = rescue_block<T>(block, made, m, last);
+      for (int k = 0; k < triangle(m); ++k) set_lane<T, W>(factor[k], l, made[k]);
+      set_lane<T, W>(retry, l, T(s.retries + 1 + tried));
+      set_lane<T, W>(kept, l, T(tried == kRelativeRetries));
+    }
+    return kept;
+  }
 };
+
+// Lanes of `to` become those of `from`, or are added to, where `chosen` is set.
+template <class T, int W, bool Add>
+void copy_lanes(const T* from, T* to, int m, int64_t B, const Vec<T, W>& chosen) {
+  for (int64_t k = 0; k < triangle(m) * B; k += B)
+    for (int l = 0; l < W; ++l)
+      if (lane<T, W>(chosen, l) > 0) to[k + l] = from[k + l] + (Add ? to[k + l] : T(0));
+}
 
 template <class T, int W, int M>
 struct FeedbackTarget {
@@ -163,18 +226,30 @@ struct FeedbackTarget {
                  [&](int64_t i, int g) { group(s, i, g, m); });
   }
 
+  // A group with a block that the schedule does not serve is left to `beyond`.
   static void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
+    group<false>(s, i, g, m);
+  }
+  static __attribute__((noinline, noclone, cold)) void beyond(const FeedbackArguments<T>& s,
+                                                              int64_t i, int g, Count<M> m) {
+    group<true>(s, i, g, m);
+  }
+
+  template <bool Beyond>
+  static GEOF_INLINE void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
     const int64_t B = s.B, d = m * B, t = triangle(m) * B;
     F f(s, i, g, m);
     write_features<T, W, M>(s.aggregate + i * d + int64_t(g) * m, m, f.aggregate);
     if (s.statistic == kNone) return;
     const V failed = f.stabilise(s);
+    if (!Beyond && sum<T, W>(failed) > 0) return FeedbackTarget<T, W, 0>::beyond(s, i, g, m);
+    V kept{};
+    if constexpr (Beyond) kept = f.rescue(s, failed);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
     each(m, [&](auto r) GEOF_LAMBDA {
       finite += f.factor[packed(r, r)] - f.factor[packed(r, r)];
     });
-    if (sum<T, W>(failed) > 0 || sum<T, W>(f.retry) > 0 || !(sum<T, W>(finite) == 0))
-      report(s, f, failed);
+    if (sum<T, W>(f.retry) > 0 || !(sum<T, W>(finite) == 0)) report(s, f, kept);
     T* target = s.target + i * t + g;
     each(m, [&](auto r) GEOF_LAMBDA {
       each(r, [&](auto c) GEOF_LAMBDA {
@@ -182,6 +257,7 @@ struct FeedbackTarget {
       });
       store<T, W>(target + scale(m, r) * B, logarithm<T, W>(f.factor[packed(r, r)]));
     });
+    if constexpr (Beyond) copy_lanes<T, W, false>(s.z + i * t + g, target, m, B, kept);
     if (s.moment) write_moment(s, f, i, g);
     if (s.attempt)
       for (int l = 0; l < W; ++l) s.attempt[i * B + g + l] = int64_t(lane<T, W>(f.retry, l));
@@ -203,7 +279,7 @@ struct FeedbackTarget {
 
   // Sort the lanes that needed more than one attempt; rare, so it may be slow.
   static __attribute__((noinline)) void report(const FeedbackArguments<T>& s, const F& f,
-                                               const V& failed) {
+                                               const V& kept) {
     FeedbackStatus seen;
     for (int l = 0; l < W; ++l) {
       bool finite = true;
@@ -215,14 +291,16 @@ struct FeedbackTarget {
       }
       const int64_t retries = int64_t(lane<T, W>(f.retry, l));
       seen.non_finite += !finite;
-      seen.indefinite += finite && lane<T, W>(failed, l) > 0;
+      seen.kept += finite && lane<T, W>(kept, l) > 0;
+      seen.rescued += finite && retries > s.retries && !(lane<T, W>(kept, l) > 0);
       seen.retried += retries > 0;
       seen.most_retries = retries > seen.most_retries ? retries : seen.most_retries;
     }
 #pragma omp critical(geof_feedback_status)
     {
       s.status->non_finite += seen.non_finite;
-      s.status->indefinite += seen.indefinite;
+      s.status->kept += seen.kept;
+      s.status->rescued += seen.rescued;
       s.status->retried += seen.retried;
       if (seen.most_retries > s.status->most_retries) s.status->most_retries = seen.most_retries;
     }
@@ -242,15 +320,29 @@ struct FeedbackTargetBackward {
   }
 
   static void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
+    group<false>(s, i, g, m);
+  }
+  static __attribute__((noinline, noclone, cold)) void beyond(const FeedbackArguments<T>& s,
+                                                              int64_t i, int g, Count<M> m) {
+    group<true>(s, i, g, m);
+  }
+
+  template <bool Beyond>
+  static GEOF_INLINE void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
     const int64_t B = s.B, d = m * B, t = triangle(m) * B, features = i * d + int64_t(g) * m;
     F f(s, i, g, m);
     V gx[N];  // of the aggregate
     read_features<T, W, M>(s.grad_aggregate + features, m, gx);
-    V lower[triangle(N)], both[N][N];
+    V lower[triangle(N)], both[N][N], kept{};
     const bool curved = s.framed && (s.statistic == kFull || s.statistic == kDiagonal);
     if (s.statistic != kNone) {
-      f.stabilise(s);
+      const V failed = f.stabilise(s);
+      if (!Beyond && sum<T, W>(failed) > 0)
+        return FeedbackTargetBackward<T, W, 0>::beyond(s, i, g, m);
+      if constexpr (Beyond) kept = f.rescue(s, failed);
       factor_backward(s, f, s.grad_target + i * t + g, lower);
+      if constexpr (Beyond)
+        for (int k = 0; k < triangle(m); ++k) lower[k] = kept > T(0) ? V{} : lower[k];
       T* gs = s.grad_second + i * t + g;
       if (s.statistic == kMean) {
         mean_backward(f, lower, gx, s.grad_message + features);
@@ -278,6 +370,8 @@ struct FeedbackTargetBackward {
         return V(r == c ? own * -f.frame.e[r] : -own);
       });
     }
+    if constexpr (Beyond)
+      copy_lanes<T, W, true>(s.grad_target + i * t + g, s.grad_z + i * t + g, m, B, kept);
   }
 
   // Reverse of the Cholesky recursion and of the logarithm. Row r collects what later rows owe it

@@ -174,9 +174,10 @@ int dispatch_counting(C* a, geof_feedback_args* feedback) {
                        ? choose_lanes<Kernel, float>(typed<float>(*a, &status), shape)
                        : choose_lanes<Kernel, double>(typed<double>(*a, &status), shape);
   feedback->status[0] = status.non_finite;
-  feedback->status[1] = status.indefinite;
+  feedback->status[1] = status.kept;
   feedback->status[2] = status.retried;
   feedback->status[3] = status.most_retries;
+  feedback->status[4] = status.rescued;
   return code;
 }
 

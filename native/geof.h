@@ -65,7 +65,7 @@ typedef struct {
   void *aggregate, *target;
   void* moment;      /* (n, B, m, m) or null */
   int64_t* attempt;  /* (n, B) or null */
-  int64_t status[4]; /* blocks: not finite, indefinite, retried; most retries */
+  int64_t status[5]; /* blocks: not finite, kept, retried; most retries; rescued blocks */
   const void *grad_aggregate, *grad_target;
   void *grad_z, *grad_message, *grad_first, *grad_second;
 } geof_feedback_args;

@@ -23,15 +23,22 @@ from geof.errors import (
 from geof.geometry import (
     JitterSchedule,
     cholesky,
+    coordinates_from_frame,
+    counting_blocks,
     ellipsoids,
+    feedback_target,
     frame_from_coordinates,
+    is_kept,
+    is_rescued,
     stabilised_cholesky,
     target_coordinates,
 )
+from geof.geometry.cholesky import RELATIVE_JITTERS
 
 SEEDS = st.integers(0, 2**32 - 1)
 SCHEDULE = JitterSchedule(initial=1e-3, growth=10.0, retries=4)
 JITTERS = [1e-3, 1e-2, 1e-1, 1.0, 10.0]  # epsilon_t of SCHEDULE, written out
+DEFAULT = JitterSchedule()
 BEYOND = len(JITTERS)  # an attempt that SCHEDULE does not have
 
 
@@ -40,6 +47,7 @@ def _said_already():
     """Silence the once-per-process warning, which pytest turns into an error."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cholesky, "_already_warned", True)
+        patch.setattr(cholesky, "_already_warned_of_rescue", True)
         yield
 
 
@@ -281,15 +289,142 @@ class TestGradient:
         stabilised_cholesky(matrix).factor.sum().backward()
         assert matrix.grad.shape == (0, 3, 3)
 
-    @pytest.mark.parametrize("attempts", [[0, 0], [0, 2]])
+    @pytest.mark.parametrize("attempts", [[0, 0], [0, 2], [0, BEYOND]])
     def test_operator_registration(self, random_state, attempts):
         """torch.library agrees on schema, fake kernel, autograd and ahead-of-time dispatch."""
         draw = random_state(9)
         blocks = torch.stack([indefinite(draw, 3, t) for t in attempts]).requires_grad_()
         operator = torch.ops.geof.stabilised_cholesky.default
-        found = torch.library.opcheck(operator, (blocks, 1e-3, 10.0, 4))
-        assert set(found.values()) == {"SUCCESS"}
-        assert len(found) == 4
+        for rescue in (True, False)[: 2 - (BEYOND in attempts)]:
+            found = torch.library.opcheck(operator, (blocks, 1e-3, 10.0, 4, rescue))
+            assert set(found.values()) == {"SUCCESS"}
+            assert len(found) == 4
+
+
+def large_and_indefinite(draw, m):
+    """Return a matrix of size 1e6 with an eigenvalue of -20, beyond SCHEDULE."""
+    axes = torch.linalg.qr(draw.normal(m, m)).Q
+    eigenvalues = 1e6 * (1 + draw.normal(m).abs())
+    eigenvalues[0] = -20
+    return axes * eigenvalues @ axes.mT
+
+
+def present_coordinates(draw, *leading, m):
+    return draw.normal(*leading, m * (m + 1) // 2)
+
+
+class TestRescue:
+    """Beyond the schedule: jitters relative to a block's size, then the present coordinates."""
+
+    @pytest.mark.parametrize("m", [1, 2, 5])
+    def test_the_schedule_comes_first_and_unchanged(self, random_state, m):
+        """Where Eq. (52) has an index, target, attempt and gradient are the printed operator's."""
+        draw = random_state(m)
+        blocks = torch.stack([indefinite(draw, m, t) for t in range(BEYOND)]).requires_grad_()
+        target, attempt = feedback_target(blocks, present_coordinates(draw, BEYOND, m=m), SCHEDULE)
+        wanted = target_coordinates(blocks, SCHEDULE)
+        assert attempt.tolist() == list(range(BEYOND))
+        assert torch.equal(target, wanted)
+        direction = draw.normal(*target.shape)
+        ours, theirs = (torch.autograd.grad(t, blocks, direction)[0] for t in (target, wanted))
+        assert torch.equal(ours, theirs)
+
+    @pytest.mark.parametrize("size", [1e3, 1e8, 1e20, 1e36])
+    @pytest.mark.parametrize("m", [2, 4, 8])
+    def test_rounding_at_any_size(self, random_state, size, m):
+        """A rank-one block in float32, off by its own rounding: the smallest jitter serves."""
+        draw = random_state(m)
+        residual = draw.normal(60, m).float() * size**0.5
+        blocks = residual.unsqueeze(-1) * residual.unsqueeze(-2) + torch.eye(m)
+        blocks *= 1 + 1e-7 * draw.normal(60, m, m).float().tril()  # one unit in the last place
+        target, attempt = feedback_target(
+            blocks, present_coordinates(draw, 60, m=m).float(), DEFAULT
+        )
+        frame = frame_from_coordinates(target)
+        assert not is_kept(attempt, DEFAULT).any()
+        if size > 1e6:
+            assert is_rescued(attempt, DEFAULT).any()
+            assert int(attempt.max()) == DEFAULT.retries + 1
+        symmetric = (blocks.tril() + blocks.tril(-1).mT).double()
+        error = (frame.double() @ frame.double().mT - symmetric).abs().amax((-2, -1))
+        assert (error <= 1e-4 * symmetric.abs().sum(-1).amax(-1)).all()
+
+    def test_jitters_are_parts_of_the_largest_row_sum(self):
+        """The first jitter serves whose pivots reach half of it."""
+        shortfall = torch.tensor([0.4e-6, 0.4e-4, 0.4e-2, 0.3], dtype=torch.float64)
+        blocks = torch.diag_embed(
+            torch.stack([-1e9 * shortfall, torch.full_like(shortfall, 1e9)], -1)
+        )
+        target, attempt = feedback_target(blocks, torch.zeros(4, 3).double(), SCHEDULE)
+        assert attempt.tolist() == [BEYOND, BEYOND + 1, BEYOND + 2, BEYOND + 3]
+        assert is_rescued(attempt, SCHEDULE).all()
+        jitter = 10 + 1e9 * torch.tensor(RELATIVE_JITTERS, dtype=torch.float64)
+        wanted = torch.linalg.cholesky(blocks + jitter[:, None, None] * torch.eye(2))
+        close(frame_from_coordinates(target), wanted)
+
+    def test_a_pivot_far_below_the_jitter_does_not_count(self):
+        """-0.9e3 + 1e3 is positive, but less than half of the jitter."""
+        block = torch.diag(torch.tensor([-0.9e3, 1e9], dtype=torch.float64))
+        attempt = feedback_target(block, torch.zeros(3).double(), JitterSchedule(1e-9)).attempt
+        assert attempt == JitterSchedule().retries + 2
+
+    def test_a_hopeless_block_keeps_its_coordinates(self, random_state):
+        """Target and gradient of z are those of z; the block's own gradient is zero."""
+        draw = random_state(0)
+        blocks = torch.stack([-1e6 * torch.eye(3).double(), indefinite(draw, 3, 0)])
+        blocks.requires_grad_()
+        present = present_coordinates(draw, 2, m=3).requires_grad_()
+        with counting_blocks() as counts:
+            target, attempt = feedback_target(blocks, present, SCHEDULE)
+        assert attempt.tolist() == [SCHEDULE.retries + len(RELATIVE_JITTERS) + 1, 0]
+        assert is_kept(attempt, SCHEDULE).tolist() == [True, False]
+        assert (counts.rescued, counts.kept) == (0, 1)
+        assert torch.equal(target[0], present[0])
+        direction = draw.normal(2, 6)
+        of_blocks, of_present = torch.autograd.grad(target, (blocks, present), direction)
+        assert torch.equal(of_present[0], direction[0])
+        assert not of_present[1].any()
+        assert not of_blocks[0].any()
+        assert of_blocks[1].any()
+
+    def test_gradient_numerically(self, random_state):
+        """A relative jitter is a constant to the gradient, as the schedule's are."""
+        draw = random_state(3)
+        blocks = torch.stack([large_and_indefinite(draw, 3) for _ in range(2)])
+        present = present_coordinates(draw, 2, m=3)
+        given = blocks.clone().requires_grad_()
+        target, attempt = feedback_target(given, present, SCHEDULE)
+        assert is_rescued(attempt, SCHEDULE).all()
+        direction = draw.normal(*target.shape)
+        (gradient,) = torch.autograd.grad(target, given, direction)
+        frame = frame_from_coordinates(target.detach())
+        shift = (frame @ frame.mT - blocks).diagonal(dim1=-2, dim2=-1).mean(-1)
+        fixed = (blocks + shift[:, None, None] * torch.eye(3)).requires_grad_()
+        exact = coordinates_from_frame(torch.linalg.cholesky(fixed))
+        close(gradient, torch.autograd.grad(exact, fixed, direction)[0], 1e-8)
+
+    @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+    def test_what_is_not_finite_is_still_an_error(self, random_state, value):
+        blocks = positive(random_state(4), 4, 3)
+        blocks[1, 1, 0] = blocks[1, 0, 1] = value
+        blocks[2] *= -1e6
+        with pytest.raises(NonFiniteError, match="1 of 4"):
+            feedback_target(blocks, torch.zeros(4, 6).double(), SCHEDULE)
+
+    def test_said_once_per_process(self, random_state, monkeypatch):
+        monkeypatch.setattr(cholesky, "_already_warned_of_rescue", False)
+        draw = random_state(6)
+        hopeless = -1e6 * torch.eye(3).double()
+        blocks = torch.stack([hopeless, large_and_indefinite(draw, 3), indefinite(draw, 3, 1)])
+        given = blocks, torch.zeros(3, 6).double(), SCHEDULE
+        message = r"2 of 3 blocks stayed indefinite up to a jitter of 10: 1 needed .*, 1 kept"
+        with pytest.warns(NumericalWarning, match=message) as caught:
+            feedback_target(*given)
+        assert len(caught) == 1
+        with counting_blocks() as outer, counting_blocks() as inner:
+            feedback_target(*given)  # a second warning would be an error
+        assert (outer.rescued, outer.kept, inner.rescued, inner.kept) == (1, 1, 1, 1)
+        assert (inner.take().kept, inner.kept, outer.kept) == (1, 0, 1)
 
 
 class TestTarget:

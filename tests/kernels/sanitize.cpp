@@ -395,7 +395,7 @@ struct Run {
     keep(carried.grad_table, "gradient of the edges' table by the evolution");
   }
 
-  // Blocks no jitter can mend: reported, and nothing is read or written out of place.
+  // Blocks the schedule cannot mend: reported, and nothing is read or written out of place.
   void spoilt(const std::vector<T>& z, const std::vector<T>& message, const std::vector<T>& first,
               std::vector<T> second) {
     if (!second_wanted || n == 0) return;
@@ -410,9 +410,27 @@ struct Run {
       a.target = target.data();
       a.attempt = attempt.data();
       done(geof_feedback(&a));
-      require(a.status[std::isfinite(value) ? 1 : 0] == o.B, "bad blocks were not counted");
+      const int64_t counted = std::isfinite(value) ? a.status[1] + a.status[4] : a.status[0];
+      require(counted == o.B, "bad blocks were not counted");
+      if (std::isfinite(value)) rescued_backward(z, message, first, second);
       keep(aggregate, "aggregate beside bad blocks");
     }
+  }
+
+  void rescued_backward(const std::vector<T>& z, const std::vector<T>& message,
+                        const std::vector<T>& first, const std::vector<T>& second) {
+    const auto grad_aggregate = uniform_like(n * d), grad_target = uniform_like(n * t);
+    auto grad_z = unwritten<T>(n * t), grad_first = unwritten<T>(n * d);
+    auto grad_second = unwritten<T>(n * t);
+    geof_feedback_args a = feedback_arguments(z, message, first, second);
+    a.grad_aggregate = grad_aggregate.data();
+    a.grad_target = grad_target.data();
+    a.grad_z = grad_z.data();
+    a.grad_first = grad_first.data();
+    a.grad_second = grad_second.data();
+    done(geof_feedback_backward(&a));
+    keep(grad_z, "gradient of z beside rescued blocks");
+    keep(grad_second, "gradient of second beside rescued blocks");
   }
 
   std::vector<T> uniform_like(int64_t size) { return uniform<T>(size); }

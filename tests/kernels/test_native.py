@@ -18,8 +18,16 @@ from torch import Tensor
 
 import geof
 from geof import GeoF, GeoFConv
-from geof.errors import ConfigError, DtypeError, GeofError, NonFiniteError, NotPositiveDefiniteError
-from geof.geometry import AdmissibleBox, JitterSchedule, cholesky, num_coordinates
+from geof.errors import ConfigError, DtypeError, GeofError, NonFiniteError
+from geof.geometry import (
+    AdmissibleBox,
+    JitterSchedule,
+    cholesky,
+    counting_blocks,
+    is_kept,
+    is_rescued,
+    num_coordinates,
+)
 from geof.kernels import (
     BACKENDS,
     Controller,
@@ -585,6 +593,7 @@ def test_layout_in_memory_does_not_matter(random_state):
 def _said_already(monkeypatch):
     """Silence the once-per-process warning, which pytest turns into an error."""
     monkeypatch.setattr(cholesky, "_already_warned", True)
+    monkeypatch.setattr(cholesky, "_already_warned_of_rescue", True)
 
 
 @needs_native
@@ -659,20 +668,28 @@ def test_jitters_are_those_of_the_reference(random_state, B, m, statistic):
 
 
 @needs_native
+@pytest.mark.usefixtures("_said_already")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("B", "m"), [(8, 4), (8, 8), (4, 3), (3, 5)])
-def test_blocks_that_stay_indefinite_are_the_same_error_everywhere(random_state, B, m, dtype):
+def test_blocks_beyond_the_schedule_are_the_same_everywhere(random_state, B, m, dtype):
+    """The isolated node's blocks, -0.5 I, keep their coordinates; those of others are rescued."""
     draw = random_state(0)
     edges = some_edges(draw, 9)
-    inputs = {k: v.to(dtype) for k, v in step_inputs(draw, 9, B, m).items()}
-    spec = specification(B, m, floor=-0.5, schedule=JitterSchedule(0.1, 2.0, 1))
-    runs = [stepped(name, edges, spec) for name in BACKENDS] + [evolved("native", edges, spec)]
-    messages = set()
-    for run in runs:
-        with pytest.raises(NotPositiveDefiniteError, match="after 1 retries") as caught:
-            run(**inputs)
-        messages.add(str(caught.value))
-    assert len(messages) == 1
+    inputs = step_inputs(draw, 9, B, m)
+    schedule = JitterSchedule(1e-9, 2.0, 1)
+    spec = specification(B, m, floor=-0.5, schedule=schedule)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-3
+    wanted = outcome(stepped("reference", edges, spec), inputs)
+    assert is_kept(wanted["attempt"][-1], schedule).all()
+    assert is_rescued(wanted["attempt"], schedule).any()
+    inputs |= controller_inputs(draw, 9, m)
+    exact = outcome(evolved("reference", edges, spec), inputs)
+    for name in BACKENDS:
+        with counting_blocks() as counts:
+            got = outcome(evolved(name, edges, spec), inputs, dtype=dtype)
+        assert_same(got, exact, tolerance)
+        assert counts.rescued == int(is_rescued(wanted["attempt"], schedule).sum())
+        assert counts.kept == int(is_kept(wanted["attempt"], schedule).sum())
 
 
 @needs_native

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from geof.errors import DtypeError, NonFiniteError, NotPositiveDefiniteError, NumericalWarning
+from geof.errors import DtypeError, NonFiniteError, NumericalWarning
 from geof.geometry import (
     JitterSchedule,
     apply_frame,
     cholesky,
-    coordinates_from_frame,
+    counting_blocks,
+    feedback_target,
     frame_from_coordinates,
+    is_kept,
+    is_rescued,
     num_coordinates,
-    stabilised_cholesky,
     triangular_solve,
 )
 from geof.kernels import BACKENDS, Neighbourhoods, StepSpec, native, native_arguments, native_parts
@@ -91,10 +93,10 @@ def feedback_in_torch(z, message, first, second, statistic, framed, floor, sched
     matrix = unpacked(second, m) if statistic in ("full", "diagonal") else second
     moment = local_moment(frame, aggregate - message, matrix, statistic)
     moment = moment + floor * torch.eye(m, dtype=moment.dtype)
-    factor, attempt = stabilised_cholesky(moment, schedule)
+    target, attempt = feedback_target(moment, z.mT, schedule)
     return {
         "aggregate": aggregate,
-        "target": coordinates_from_frame(factor).mT,
+        "target": target.mT,
         "moment": moment.detach(),
         "attempt": attempt,
     }
@@ -509,6 +511,7 @@ def test_tensors_of_different_types_are_refused(random_state):
 def _said_already(monkeypatch):
     """Silence the once-per-process warning, which pytest turns into an error."""
     monkeypatch.setattr(cholesky, "_already_warned", True)
+    monkeypatch.setattr(cholesky, "_already_warned_of_rescue", True)
 
 
 def indefinite_inputs(draw, B, m, attempts):
@@ -562,19 +565,75 @@ def test_a_retry_warns_once_as_in_torch(random_state, monkeypatch):
     assert messages[0] == messages[1]
 
 
-@pytest.mark.parametrize(("B", "m"), [(1, 1), (3, 4), (4, 3), (8, 4), (8, 8)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_blocks_that_stay_indefinite_are_an_error(random_state, B, m, dtype):
-    inputs = indefinite_inputs(random_state(0), B, m, [0, 5, 0, 5, 1])
+def large_inputs(draw, B, m, statistic):
+    """Return inputs with blocks for every relative jitter, and some that keep their coordinates.
+
+    On the diagonal lie 1e6 and, in the blocks of node ``k``, a negative number that jitter ``k``
+    mends; node 4 has nothing but negative numbers, and of eight blocks only some are bad.
+    """
+    inputs = indefinite_inputs(draw, B, m, [0] * 6)
+    rows, columns = lower(m)
+    second = inputs["second"]
+    bad = torch.arange(B) < max(1, B // 2)
+    for node, negative in enumerate((-0.2, -40, -4e3, -3e5)):
+        diagonal = torch.full((m,), 1e6).double()
+        diagonal[0] = negative
+        second[node, rows == columns] = torch.where(
+            bad, diagonal[:, None], second[node, rows == columns]
+        )
+    second[4] = torch.where(bad, -1e6 * (rows == columns)[:, None].double(), second[4])
+    return inputs
+
+
+@pytest.mark.usefixtures("_said_already")
+@pytest.mark.parametrize(("B", "m"), [(1, 2), (3, 4), (4, 3), (8, 4), (8, 8), (16, 5), (24, 8)])
+@pytest.mark.parametrize("statistic", ["full", "diagonal"])
+def test_blocks_beyond_the_schedule_are_those_of_torch(random_state, B, m, statistic):
+    """Relative jitters and kept coordinates: attempts, targets, gradients and counts."""
+    schedule = JitterSchedule(1e-3, 10.0, 2)
+    inputs = large_inputs(random_state(m), B, m, statistic)
+    options = statistic, False, 1e-9, schedule
+    counts = []
+    for run in (feedback_in_torch, native_feedback):
+        with counting_blocks() as counted:
+            counts.append((outcome(run, inputs, *options), counted))
+    (wanted, in_torch), (got, in_native) = counts
+    assert wanted["attempt"][:, 0].tolist() == [3, 4, 5, 6, 7, 0]
+    assert_equal_to(wanted, got, 1e-9)
+    bad = max(1, B // 2)
+    assert (in_torch.rescued, in_torch.kept) == (4 * bad, bad)
+    assert (in_native.rescued, in_native.kept) == (4 * bad, bad)
+    assert torch.equal(got["target"][4, :, :bad], inputs["z"][4, :, :bad])
+    single = outcome(native_feedback, inputs, *options, dtype=torch.float32)
+    assert torch.equal(single["attempt"], wanted["attempt"])
+    assert_equal_to({"target": wanted["target"]}, {"target": single["target"]}, 1e-4)
+    assert all(value.isfinite().all() for value in single.values())
+
+
+@pytest.mark.usefixtures("_said_already")
+@pytest.mark.parametrize(("B", "m"), [(3, 4), (4, 3), (8, 4), (8, 8)])
+def test_kept_blocks_beside_frames_are_those_of_torch(random_state, B, m):
+    """Frames pull the moment back; what goes to z is its share of the target and the frames'."""
+    schedule = JitterSchedule(1e-3, 10.0, 2)
+    inputs = large_inputs(random_state(m), B, m, "full")
+    wanted = outcome(feedback_in_torch, inputs, "full", True, 1e-9, schedule)
+    assert is_kept(wanted["attempt"], schedule).any()
+    assert is_rescued(wanted["attempt"], schedule).any()
+    assert_equal_to(wanted, outcome(native_feedback, inputs, "full", True, 1e-9, schedule), 1e-8)
+
+
+@pytest.mark.parametrize(("B", "m"), [(3, 4), (8, 8)])
+def test_a_rescue_warns_once_as_in_torch(random_state, monkeypatch, B, m):
+    inputs = large_inputs(random_state(0), B, m, "full")
     messages = []
     for run in (native_feedback, feedback_in_torch):
-        with pytest.raises(NotPositiveDefiniteError, match="2 retries") as caught:
-            run(
-                *(value.to(dtype) for value in inputs.values()),
-                *("full", False, 1e-9, JitterSchedule(1e-3, 10.0, 2)),
-            )
-        messages.append(str(caught.value))
+        monkeypatch.setattr(cholesky, "_already_warned_of_rescue", False)
+        with pytest.warns(NumericalWarning, match=f"{max(1, B // 2)} kept") as caught:
+            run(*inputs.values(), "full", False, 1e-9)
+        messages.append([str(warning.message) for warning in caught])
+        run(*inputs.values(), "full", False, 1e-9)  # a second warning would be an error
     assert messages[0] == messages[1]
+    assert len(messages[0]) == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -13,6 +13,7 @@ from geof.data.records import GraphSet
 from geof.data.sources import SignatureConfig
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError
+from geof.geometry import cholesky
 from geof.methods.interface import InputShape, Outputs
 from geof.training import (
     GraphTask,
@@ -47,6 +48,22 @@ def run(task: Task, out=None, epochs=8, method="gcn", seed=0, **settings):
     options = GCN if method == "gcn" else GEOF
     training = TrainingConfig(epochs=epochs, seed=seed, **settings)
     return fit(task, training, method=method, options=options, preset="test", out=out)
+
+
+def test_blocks_beyond_the_jitter_schedule_are_counted_and_said(tmp_path, monkeypatch):
+    """Residuals of 1e5 in float32: the floor of 1 is far below the rounding of their squares."""
+    for flag in ("_already_warned", "_already_warned_of_rescue"):
+        monkeypatch.setattr(cholesky, flag, True)
+    options = {"hidden_channels": 8, "blocks": 1, "steps": 1, "lift_gain": 1e5, "temperature": 1e15}
+    notes = []
+    watch = Watch(on_note=notes.append)
+    fit(node_task(), TrainingConfig(epochs=3), options=options, out=tmp_path, watch=watch)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["rescued_blocks"] > 0 for line in lines)
+    rescued = sum(line["rescued_blocks"] for line in lines)
+    (note,) = notes
+    assert note.startswith("In 3 of 3 epochs")
+    assert f"{rescued} needed a jitter relative to their own size" in note
 
 
 @pytest.mark.parametrize("method", ["gcn", "geof"])

@@ -10,8 +10,14 @@ from geof.geometry.bounds import (
     step_norms,
 )
 from geof.geometry.cholesky import (
+    BlockCounts,
+    FeedbackTarget,
     JitterSchedule,
     StabilisedFactor,
+    counting_blocks,
+    feedback_target,
+    is_kept,
+    is_rescued,
     stabilised_cholesky,
     target_coordinates,
 )
@@ -34,7 +40,9 @@ from geof.geometry.log_triangular import (
 
 __all__ = [
     "AdmissibleBox",
+    "BlockCounts",
     "Ellipsoids",
+    "FeedbackTarget",
     "FrameBounds",
     "JitterSchedule",
     "StabilisedFactor",
@@ -44,9 +52,13 @@ __all__ = [
     "block_size_of",
     "coordinates_from_frame",
     "coordinates_from_metric",
+    "counting_blocks",
     "ellipsoids",
+    "feedback_target",
     "frame_bounds",
     "frame_from_coordinates",
+    "is_kept",
+    "is_rescued",
     "log_determinant",
     "metric_from_coordinates",
     "num_coordinates",

@@ -27,9 +27,8 @@ from torch import Tensor
 
 from geof.geometry import (
     apply_frame,
-    coordinates_from_frame,
+    feedback_target,
     frame_from_coordinates,
-    stabilised_cholesky,
     triangular_solve,
 )
 from geof.kernels.interface import Statistic, StepSpec, StepStatistics
@@ -59,9 +58,8 @@ def factored_statistics(
     moment = moment + spec.spectral_floor * torch.eye(
         moment.size(-1), dtype=moment.dtype, device=moment.device
     )
-    factor, attempt = stabilised_cholesky(moment, spec.schedule)
-    target = coordinates_from_frame(factor).to(given)
-    return StepStatistics(moments.weight, aggregate.to(given), moment, target, attempt)
+    target, attempt = feedback_target(moment, coords, spec.schedule)
+    return StepStatistics(moments.weight, aggregate.to(given), moment, target.to(given), attempt)
 
 
 class EdgeMoments(NamedTuple):

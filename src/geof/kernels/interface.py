@@ -161,7 +161,8 @@ class StepStatistics(NamedTuple):
         aggregate: ``(n, B, m)``, :math:`\bar\xi_i`, Eq. (6).
         moment: ``(n, B, m, m)``, :math:`C_{i,b}`, Eq. (8), or ``None``.
         target: ``(n, B, t)``, :math:`\hat z_{i,b}`, Eq. (10), or ``None``.
-        attempt: ``(n, B)``, the jitter index :math:`t^*` of Eq. (52), or ``None``.
+        attempt: ``(n, B)``, the jitter index :math:`t^*` of Eq. (52), above :math:`T_{max}` where
+            the schedule did not serve (:func:`geof.geometry.feedback_target`), or ``None``.
     """
 
     weight: Tensor

@@ -87,7 +87,7 @@ class Feedback(Structure):
         ("add_to_z", c_int32),
         *_pointers("z", "message", "first", "second", "aggregate", "target"),
         *_pointers("moment", "attempt"),
-        ("status", c_int64 * 4),
+        ("status", c_int64 * 5),
         *_pointers("grad_aggregate", "grad_target"),
         *_pointers("grad_z", "grad_message", "grad_first", "grad_second"),
     )

@@ -345,14 +345,15 @@ def feedback_arguments(inputs: Sequence[Tensor], options: StepOptions, **fields:
 
 
 def report(done: Any, features: Tensor) -> None:
-    """Raise or warn about blocks that were not positive definite at the first attempt."""
-    non_finite, indefinite, retried, most = done.status
-    if non_finite or indefinite or retried:
+    """Raise, count or warn about blocks that were not positive definite at the first attempt."""
+    non_finite, kept, retried, most, rescued = done.status
+    if non_finite or retried:
         report_attempts(
             features.size(0) * features.size(1),
             JitterSchedule(done.jitter, done.growth, done.retries),
             non_finite=non_finite,
-            indefinite=indefinite,
             retried=retried,
             most_retries=most,
+            rescued=rescued,
+            kept=kept,
         )

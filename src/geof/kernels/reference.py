@@ -12,9 +12,8 @@ from torch import Tensor
 
 from geof.geometry import (
     apply_frame,
-    coordinates_from_frame,
+    feedback_target,
     frame_from_coordinates,
-    stabilised_cholesky,
     triangular_solve,
 )
 from geof.kernels.interface import Statistic, StepSpec, StepStatistics
@@ -46,8 +45,8 @@ def reference_statistics(
     residual = incoming - message[i]  # (E, B, m), delta_ij of section 3.3
     moment = _moment(residual, w, edges, spec.statistic)  # (n, B, m, m), Eq. (8)
     moment = moment + spec.spectral_floor * torch.eye(moment.size(-1)).to(moment)
-    factor, attempt = stabilised_cholesky(moment, spec.schedule)
-    return StepStatistics(weight, aggregate, moment, coordinates_from_frame(factor), attempt)
+    target, attempt = feedback_target(moment, coords, spec.schedule)
+    return StepStatistics(weight, aggregate, moment, target, attempt)
 
 
 def neighbourhood_weights(energy: Tensor, edges: Neighbourhoods, temperature: float) -> Tensor:

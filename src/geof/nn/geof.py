@@ -71,7 +71,8 @@ class GeoF(Recurrence):
         log_scale_bounds: :math:`(\ell_{min}, \ell_{max})`.
         jitter: :math:`\epsilon_0` of the stabilised Cholesky factor.
         jitter_growth: Its growth :math:`\beta` per retry.
-        jitter_retries: Retries :math:`T_{max}` before giving up with an error.
+        jitter_retries: Retries :math:`T_{max}`; a block that is still indefinite then gets a jitter
+            relative to its own size (:func:`geof.geometry.feedback_target`).
         structure_aware: ``False`` is the paper's w/o SA: the gate and the controller see zeros in
             place of signatures. ``signature_features`` is a matter of its own.
         atlas_initialisation: ``False`` is w/o AI: every node starts from identity frames.

@@ -209,7 +209,9 @@ class Recurrence(nn.Module):
         aggregate = result.aggregate.flatten(1)
         features = self.transport(state.features, aggregate, backend.gate)  # Eq. (7)
         following = CoupledState(features, result.coordinates)
-        return following, step_trace(state, following, message, result) if trace else None
+        if not trace:
+            return following, None
+        return following, step_trace(state, following, message, result, self.schedule)
 
     def correction(self, signature: Tensor) -> Controller | None:
         """Return the controller's maps with the signatures taken in; ``None`` if it is off."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from geof.geometry import JitterSchedule, is_kept, is_rescued
 from geof.kernels import Neighbourhoods, StepResult
 
 
@@ -34,6 +35,8 @@ class StepTrace:
         geometry_change: :math:`D_Z`, the mean over nodes and blocks of
             :math:`\|z_{i,b}^{l+1} - z_{i,b}^l\|_2` (paper, section 4.4).
         retried_blocks: Blocks whose Cholesky factor needed more than the first jitter.
+        rescued_blocks: Those of them that needed one relative to their own size.
+        kept_blocks: Those of them that no jitter served: their target is :math:`z_{i,b}^l`.
     """
 
     weight: Tensor
@@ -46,6 +49,8 @@ class StepTrace:
     coordinates: Tensor
     geometry_change: Tensor
     retried_blocks: Tensor
+    rescued_blocks: Tensor
+    kept_blocks: Tensor
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,11 @@ def geometry_change(coords: Tensor, previous: Tensor) -> Tensor:
 
 
 def step_trace(
-    state: CoupledState, following: CoupledState, message: Tensor, result: StepResult
+    state: CoupledState,
+    following: CoupledState,
+    message: Tensor,
+    result: StepResult,
+    schedule: JitterSchedule,
 ) -> StepTrace:
     r"""Return the trace of a step.
 
@@ -90,12 +99,13 @@ def step_trace(
         following: After it.
         message: ``(n, B, m)``, :math:`\phi(\xi_i)`.
         result: What the backend returned, statistics included.
+        schedule: The step's jitters.
     """
     statistics = result.statistics
     assert statistics is not None, "a backend returns the statistics of a step it traces"
-    retried = statistics.weight.new_zeros((), dtype=torch.long)
-    if statistics.attempt is not None:
-        retried = (statistics.attempt > 0).sum()
+    attempt = statistics.attempt
+    if attempt is None:
+        attempt = torch.zeros(0, dtype=torch.long, device=message.device)
     return StepTrace(
         weight=statistics.weight,
         aggregate=result.aggregate.flatten(1),
@@ -106,7 +116,9 @@ def step_trace(
         features=following.features,
         coordinates=following.coordinates,
         geometry_change=geometry_change(following.coordinates, state.coordinates),
-        retried_blocks=retried,
+        retried_blocks=(attempt > 0).sum(),
+        rescued_blocks=is_rescued(attempt, schedule).sum(),
+        kept_blocks=is_kept(attempt, schedule).sum(),
     )
 
 

@@ -137,7 +137,8 @@ PREVIOUS = "training_state.previous.safetensors"
 class EpochReport:
     """One epoch: number (from 1), mean training loss, validation metric (percent) and loss.
 
-    The last two are ``None`` for an epoch that did not look at validation.
+    The last two are ``None`` for an epoch that did not look at validation. Blocks that were rescued
+    or kept their coordinates (:func:`geof.geometry.feedback_target`) are summed over its passes.
     """
 
     epoch: int
@@ -146,10 +147,16 @@ class EpochReport:
     validation_loss: float | None
     learning_rate: float
     gradient_norm: float
+    rescued_blocks: int = 0
+    kept_blocks: int = 0
 
     def line(self) -> str:
-        """Return the report as a line of ``metrics.jsonl``."""
-        return json.dumps(asdict(self)) + "\n"
+        """Return the report as a line of ``metrics.jsonl``, without counts that are zero."""
+        values = asdict(self)
+        for name in ("rescued_blocks", "kept_blocks"):
+            if not values[name]:
+                del values[name]
+        return json.dumps(values) + "\n"
 
 
 @dataclass

@@ -24,6 +24,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from geof.data.columns import Schema
 from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
+from geof.geometry import BlockCounts, counting_blocks
 from geof.io import write_atomically, write_json
 from geof.machine import note_machine
 from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
@@ -141,6 +142,7 @@ class Trainer:
         self._saved_epoch, self._saved_at = 0, time.monotonic()
         self._kept_epoch = 0  # of the checkpoint on disk
         self._inputs: GraphInputs | None = None
+        self._blocks = BlockCounts()
 
     def fit(self) -> Result:
         """Train to the end, read the test part once at the epoch validation chose, and write both.
@@ -189,6 +191,7 @@ class Trainer:
         self._resume()
         with ExitStack() as stack:
             stack.enter_context(_few_collections())
+            self._blocks = stack.enter_context(counting_blocks())
             hook = self.network.encoder.register_forward_pre_hook(self._remember_inputs)
             stack.callback(hook.remove)
             metrics = stack.enter_context(self._metrics_file())
@@ -199,7 +202,21 @@ class Trainer:
                 if not self._is_over() and self.watch.should_stop():
                     self._interrupt()
                 self._save(force=False)
+        self._note_blocks()
         return self._result()
+
+    def _note_blocks(self) -> None:
+        """Say how many blocks the jitter schedule did not serve, if any."""
+        reports = self.progress.reports
+        rescued = sum(report.rescued_blocks for report in reports)
+        kept = sum(report.kept_blocks for report in reports)
+        if rescued or kept:
+            epochs = sum(bool(report.rescued_blocks or report.kept_blocks) for report in reports)
+            self.watch.on_note(
+                f"In {epochs} of {len(reports)} epochs blocks of the geometry stayed indefinite "
+                f"through the jitter schedule: {rescued} needed a jitter relative to their own "
+                f"size, {kept} kept their coordinates."
+            )
 
     def _resume(self) -> None:
         if self.out is None:
@@ -278,6 +295,7 @@ class Trainer:
                 raise NonFiniteError(f"Expected a finite validation loss (got {scores.loss}).")
         except GeometryError as error:
             raise self._failure(error, epoch, len(norms) + (not evaluating)) from error
+        blocks = self._blocks.take()
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
@@ -285,6 +303,8 @@ class Trainer:
             validation_loss=None if scores is None else scores.loss,
             learning_rate=rate,
             gradient_norm=sum(norms) / len(norms),
+            rescued_blocks=blocks.rescued,
+            kept_blocks=blocks.kept,
         )
         self._take(report)
         self.progress.seconds += time.perf_counter() - started
