@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define GEOF_ABI 3
+#define GEOF_ABI 4
 #define GEOF_EXPORT __attribute__((visibility("default")))
 #define GEOF_LARGEST_BLOCK 32
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from geof.errors import ConfigError, nearest
 
-ABI = 3
+ABI = 4
 LARGEST_BLOCK = 32
 LEVELS = ("generic", "avx2", "avx512")
 CHOICE = "GEOF_KERNELS"
