@@ -34,7 +34,7 @@ def test_recorded_runs_are_what_the_code_gives(method):
 
 def test_canaries_are_of_the_librarys_methods():
     assert set(json.loads(canary_file("geof").read_text())) == set(registry.OWN)
-    assert len(canaries("geof")) == 6
+    assert len(canaries("geof")) == 9
 
 
 @pytest.fixture

@@ -252,7 +252,11 @@ def standardised(graph: NodeGraph) -> Loaded:
     if graph.graph.x.layout != torch.strided:
         return Loaded(graph)
     encoder = ArrayEncoder.fit(graph.graph.x)
-    return Loaded(encoded(graph, encoder), encoder)
+    changed = sum(pair != (0.0, 1.0) for pair in zip(encoder.mean, encoder.scale, strict=True))
+    if not changed:
+        return Loaded(graph)
+    note = f"{changed} of {len(encoder.mean)} columns are numbers and were standardised."
+    return Loaded(replace(encoded(graph, encoder), notes=(*graph.notes, note)), encoder)
 
 
 def encoded(graph: NodeGraph, encoder: ArrayEncoder) -> NodeGraph:

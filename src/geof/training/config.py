@@ -21,6 +21,7 @@ from geof.errors import ConfigError
 from geof.io import dump_yaml, merge
 from geof.methods.interface import Choice, TaskKind
 from geof.methods.registry import (
+    AUTO,
     default_preset,
     get_method,
     load_preset,
@@ -276,10 +277,13 @@ class RunConfig:
         _require_keys(given)
         everything = deepcopy(given)
         about = {key: _run_value(key, given.pop(key)) for key in RUN_KEYS if _has(given, key)}
-        data = DataConfig.of(given.pop("data", None) or {})
+        sources = given.pop("data", None) or {}
+        data = DataConfig.of(sources)
         method = about.setdefault("method", "geof")
         task = about.setdefault("task", data.default_task)
         preset = about.setdefault("preset", default_preset(method, own_data=data.kind in OWN))
+        if preset == AUTO and data.kind == "npz" and "standardise" not in sources:
+            data = replace(data, standardise=True)  # as a table's columns are
         tree = merge(renamed(load_preset(method, preset, task, data.dataset)), given)
         _require_keys(tree)
         training = {key: tree[key] for key in declared(TrainingConfig) if key in tree}

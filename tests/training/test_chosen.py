@@ -1,0 +1,156 @@
+"""Options chosen by the data: what is measured, what is laid over what, what is recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from geof.cli import main
+from geof.data.records import node_graph
+from geof.methods.geof import choose
+from geof.methods.interface import DataFacts
+from geof.methods.registry import default_preset
+from geof.training import RunConfig, adapted, facts_of
+from geof.training.chosen import are_words
+
+N = 40
+
+
+def drawn(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def words(n: int = N, channels: int = 64) -> torch.Tensor:
+    return torch.from_numpy((drawn().random((n, channels)) < 0.1).astype(np.float32))
+
+
+def numbers(n: int = N) -> torch.Tensor:
+    return torch.from_numpy(drawn(1).integers(-8, 9, (n, 4)).astype(np.float32) / 4)
+
+
+def ring(x: torch.Tensor):
+    source = torch.arange(len(x))
+    edges = torch.stack([source, (source + 1) % len(x)])
+    return node_graph("ring", x, edges, torch.arange(len(x)) % 2, ("a", "b"), None, [])
+
+
+def facts(**changed) -> DataFacts:
+    plain = {"task": "node", "words": False, "channels": 8, "graphs": 1}
+    return DataFacts(**{**plain, "nodes": 100, "edges": 200, "examples": 100, **changed})
+
+
+def test_words_are_told_from_numbers_and_few_columns():
+    assert are_words(words())
+    assert are_words(words().to_sparse_csr())
+    assert not are_words(-words())
+    assert not are_words(numbers())
+    assert not are_words(words(channels=8)), "eight columns are no vocabulary"
+    assert not are_words(torch.ones(5, 64))
+
+
+def test_facts_hold_sizes_and_no_label():
+    graph = ring(words())
+    found = facts_of(graph, "node")
+    assert found == facts(words=True, channels=64, nodes=N, edges=N, examples=N)
+    graph.graph.y = graph.graph.y.flip(0)
+    assert facts_of(graph, "node") == found
+    graph.graph.y[:10] = -1
+    assert facts_of(graph, "node").examples == N - 10
+    assert facts_of(graph, "link").examples == N
+
+
+def test_words_are_scaled_and_dropped_and_numbers_are_not():
+    chosen = {choice.key: choice.value for choice in choose(facts(words=True))}
+    assert chosen == {"options.scale_features": True, "options.feature_dropout": 0.5}
+    assert choose(facts()) == []
+    large = {choice.key: choice.value for choice in choose(facts(examples=50_000))}
+    assert large["epochs"] < RunConfig.parse({"preset": "auto"}).training.epochs
+
+
+def test_what_was_given_stands_over_what_is_chosen():
+    layers = {"preset": "auto"}, {"options": {"feature_dropout": 0.3}}
+    config = adapted(RunConfig.parse(*layers), ring(words()))
+    assert config.options["scale_features"] is True
+    assert config.options["feature_dropout"] == 0.3
+    assert list(config.chosen) == ["options.scale_features"]
+    assert "64 columns" in config.chosen["options.scale_features"]
+
+
+def test_only_auto_is_adapted_and_only_once():
+    tuned = RunConfig.parse({"preset": "tuned"})
+    assert adapted(tuned, ring(words())) is tuned
+    config = adapted(RunConfig.parse({"preset": "auto"}), ring(words()))
+    assert adapted(config, ring(words())) is config
+    again = RunConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+
+
+def test_own_data_get_auto_and_benchmarks_what_was_tuned_for_them():
+    assert RunConfig.parse({"data": {"npz": "g.npz"}}).preset == "auto"
+    assert RunConfig.parse({"data": {"nodes": "n.csv", "edges": "e.csv"}}).preset == "auto"
+    assert RunConfig.parse({"data": {"dataset": "CiteSeer"}}).preset == "tuned"
+    assert RunConfig.parse({"data": {"npz": "g.npz"}, "method": "gcn"}).preset == "plain"
+    assert default_preset("gcn", own_data=True) == "plain"
+
+
+# The same graph from a table and from arrays -----------------------------------------------------
+
+
+@pytest.fixture
+def both(tmp_path) -> Path:
+    """A graph with columns of numbers, marks and counts as a pair of tables and as arrays."""
+    draw = drawn(2)
+    marks = (draw.random((N, 3)) < 0.4).astype(float)
+    counts = draw.poisson(0.3, (N, 2)).astype(float)
+    x = np.concatenate([numbers().numpy().astype(float), marks, counts], axis=1)
+    label = (x[:, 0] + x[:, 4] > 0.5).astype(int)
+    edges = np.stack([np.arange(N), (np.arange(N) + 1) % N])
+    rows = ["id," + ",".join(f"c{k}" for k in range(x.shape[1])) + ",kind"]
+    rows += [f"{i:02d}," + ",".join(map(repr, map(float, x[i]))) + f",{label[i]}" for i in range(N)]
+    (tmp_path / "nodes.csv").write_text("\n".join(rows) + "\n")
+    pairs = "\n".join(f"{a:02d},{b:02d}" for a, b in edges.T)
+    (tmp_path / "edges.csv").write_text("source,target\n" + pairs + "\n")
+    np.savez(tmp_path / "graph.npz", x=x, edge_index=edges, y=label)
+    return tmp_path
+
+
+def train(folder: Path, name: str, *words: str) -> dict:
+    out = folder / name
+    assert main(["train", *words, "--out", str(out), "--quiet", "epochs=4"]) == 0
+    return json.loads((out / "result.json").read_text()) | {
+        "config": json.loads((out / "config.json").read_text())
+    }
+
+
+def test_a_table_and_arrays_of_one_graph_give_the_same_numbers(both, capsys):
+    tables = ("--nodes", str(both / "nodes.csv"), "--edges", str(both / "edges.csv"))
+    table = train(both, "table", *tables, "--label", "kind")
+    arrays = train(both, "arrays", "--npz", str(both / "graph.npz"))
+    assert "4 of 9 columns are numbers and were standardised" in capsys.readouterr().out
+    for key in ("validation", "test", "best_epoch"):
+        assert table[key] == arrays[key], key
+    assert arrays["config"]["run"]["data"]["standardise"] is True
+
+
+def test_predictions_go_through_what_training_did(both):
+    train(both, "arrays", "--npz", str(both / "graph.npz"))
+    shifted = dict(np.load(both / "graph.npz"))
+    shifted["x"] = shifted["x"][::-1][: N // 2]  # another sample: its own statistics differ
+    shifted["edge_index"] = np.stack([np.arange(N // 2 - 1), np.arange(1, N // 2)])
+    del shifted["y"]
+    np.savez(both / "other.npz", **shifted)
+    from geof.data.formats import from_npz
+    from geof.training.predict import Run
+
+    run = Run.open(both / "arrays")
+    whole = from_npz(both / "graph.npz").graph.x.flip(0)[: N // 2]
+    encoded = run.schema.encode(from_npz(both / "other.npz", allow_singletons=True).graph.x)
+    torch.testing.assert_close(encoded, run.schema.encode(whole), rtol=0, atol=0)
+    assert float(encoded[:, :4].mean().abs()) > 1e-3, "not its own mean"
+    words = ["predict", str(both / "arrays"), "--npz", str(both / "other.npz")]
+    assert main([*words, "--out", str(both / "p.csv")]) == 0
+    assert len((both / "p.csv").read_text().splitlines()) == N // 2 + 1
