@@ -145,7 +145,8 @@ def add_config_arguments(parser: Parser) -> None:
     run.add_argument(
         "--preset",
         metavar="NAME",
-        help="options that come with the method (default: tuned; or none)",
+        help="options that come with the method (default: auto for your own data, tuned for a "
+        "benchmark; or none)",
     )
     split = run.add_mutually_exclusive_group()
     split.add_argument(
