@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geof.errors import ConfigError
+from geof.options import require_option
 from geof_paper.commands.grid import add_grid_arguments, names, run_grid, say_missing
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ TRAINED = (
 )
 COMPUTED = ("aggregate", "efficiency")
 PAGE = "page"
+UNSEEN = "unseen"
 
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
@@ -29,7 +32,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "write it as CSV, JSON, Markdown, LaTeX and as a figure, the paper's numbers beside ours. "
         "Interrupted or killed, the same command goes on.",
     )
-    parser.add_argument("name", choices=(*TRAINED, *COMPUTED, PAGE), metavar="NAME", help=_listed())
+    choices = (*TRAINED, *COMPUTED, UNSEEN, PAGE)
+    parser.add_argument("name", choices=choices, metavar="NAME", help=_listed())
     parser.add_argument(
         *("--methods", "--models"), type=names, help="rows of the table (default: all)"
     )
@@ -66,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
     """Run what is missing, write the tables and figures, say where."""
     if options.name == PAGE:
         return _write_page(options)
+    if options.name == UNSEEN:
+        return _unseen(options)
     if options.name in COMPUTED:
         _write(options, _computed(options))
         return 0
@@ -117,6 +123,33 @@ def _write(options: argparse.Namespace, made: list[StudyTable]) -> None:
         print(*table.write(options.out, figures=not options.no_figures), sep="\n")
 
 
+def _unseen(options: argparse.Namespace) -> int:
+    """Train GeoF and three others on graphs nobody tuned for; write rows and table."""
+    from geof.io import write_atomically
+    from geof_paper.studies.unseen import SPLITS, TITLES, read_rows, run_study, table
+    from geof_paper.studies.unseen_graphs import UNSEEN as GRAPHS
+
+    known = {graph.name: graph for graph in GRAPHS}
+    for name in options.datasets or ():
+        require_option("--datasets", name, tuple(known))
+    for name in options.methods or ():
+        require_option("--methods", name, tuple(TITLES))
+    graphs = [known[name] for name in options.datasets or known]
+    methods, splits = options.methods or list(TITLES), options.splits or SPLITS
+    folder = options.out / UNSEEN
+    file = folder / "rows.jsonl"
+    if options.no_run:
+        rows = read_rows(file)
+    else:
+        rows = run_study(file, graphs, methods, splits, say=partial(print, flush=True))
+    if not rows:
+        raise ConfigError(f"Expected rows in '{file}' (got none). Leave '--no-run' out.")
+    text = f"Test:\n\n{table(rows)}\nValidation:\n\n{table(rows, 'validation')}"
+    write_atomically(folder / "table.md", text.encode())
+    print(text, file, folder / "table.md", sep="\n")
+    return 0
+
+
 def _write_page(options: argparse.Namespace) -> int:
     """Write one Markdown page of what is in the folder of tables."""
     from geof.io import write_atomically
@@ -132,5 +165,6 @@ def _write_page(options: argparse.Namespace) -> int:
 
 def _listed() -> str:
     return (
-        f"one of {', '.join((*TRAINED, *COMPUTED))}; or {PAGE}: all that was written, on one page"
+        f"one of {', '.join((*TRAINED, *COMPUTED))}; {UNSEEN}: graphs nobody tuned for; or {PAGE}: "
+        "all that was written, on one page"
     )
