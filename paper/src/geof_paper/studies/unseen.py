@@ -295,7 +295,7 @@ def _cell(name: str, scores: Mapping[str, Score | None]) -> str:
     if score is None:
         return "not run"
     best = max(other.mean for other in scores.values() if other is not None)
-    text = f"**{score}**" if score.mean == best else str(score)
+    text = f"**{score}**" if math.isclose(score.mean, best) else str(score)
     return f"{text} (below)" if name == "geof" and _geof_is_below(scores) else text
 
 
