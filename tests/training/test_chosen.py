@@ -39,7 +39,7 @@ def ring(x: torch.Tensor):
 
 
 def facts(**changed) -> DataFacts:
-    plain = {"task": "node", "words": False, "channels": 8, "graphs": 1}
+    plain = {"task": "node", "words": False, "constant": False, "channels": 8, "graphs": 1}
     return DataFacts(**{**plain, "nodes": 100, "edges": 200, "examples": 100, **changed})
 
 
@@ -56,6 +56,8 @@ def test_facts_hold_sizes_and_no_label():
     graph = ring(words())
     found = facts_of(graph, "node")
     assert found == facts(words=True, channels=64, nodes=N, edges=N, examples=N)
+    assert facts_of(ring(torch.ones(N, 2)), "node").constant
+    assert not facts_of(ring(words().to_sparse_csr()), "node").constant
     graph.graph.y = graph.graph.y.flip(0)
     assert facts_of(graph, "node") == found
     graph.graph.y[:10] = -1
@@ -67,6 +69,10 @@ def test_words_are_scaled_and_dropped_and_numbers_are_not():
     chosen = {choice.key: choice.value for choice in choose(facts(words=True))}
     assert chosen == {"options.scale_features": True, "options.feature_dropout": 0.5}
     assert choose(facts()) == []
+    constant = choose(facts(constant=True))
+    assert [(choice.key, choice.value) for choice in constant] == [
+        ("options.signature_features", True)
+    ]
     large = {choice.key: choice.value for choice in choose(facts(examples=50_000))}
     assert large["epochs"] < RunConfig.parse({"preset": "auto"}).training.epochs
 

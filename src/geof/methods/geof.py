@@ -59,6 +59,9 @@ def choose(facts: DataFacts) -> list[Choice]:
         why = f"features are words: non-negative, most of {facts.channels} columns zero in a row"
         choices.append(Choice("options.scale_features", True, why))
         choices.append(Choice("options.feature_dropout", 0.5, why))
+    if facts.constant:
+        why = "all nodes have the same features: degrees and return probabilities join them"
+        choices.append(Choice("options.signature_features", True, why))
     if facts.examples >= LARGE:
         why = f"{facts.examples} examples"
         choices.append(Choice("epochs", 30 if facts.task == "graph" else 100, why))

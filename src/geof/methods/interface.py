@@ -59,6 +59,7 @@ class DataFacts:
     Attributes:
         task: Node, link or graph.
         words: Whether features are words of a text: non-negative, most of a row zero.
+        constant: Whether all nodes have the same features.
         channels: Width of the features.
         graphs: How many.
         nodes: Of all graphs together.
@@ -68,6 +69,7 @@ class DataFacts:
 
     task: TaskKind
     words: bool
+    constant: bool
     channels: int
     graphs: int
     nodes: int

@@ -40,15 +40,21 @@ def facts_of(data: NodeGraph | GraphSet, task: TaskKind) -> DataFacts:
         examples = int(labelled(torch.cat([graph_label(graph.y) for graph in graphs])).sum())
     else:
         examples = int(labelled(data.graph.y).sum())
+    first = graphs[0].x[:1] if graphs[0].x.layout == torch.strided else graphs[0].x
     return DataFacts(
         task,
         words=not isinstance(data, GraphSet) and are_words(data.graph.x),
+        constant=all(_same_rows(graph.x, first) for graph in graphs),
         channels=int(graphs[0].x.size(1)),
         graphs=len(graphs),
         nodes=sum(int(graph.num_nodes) for graph in graphs),
         edges=edges,
         examples=examples,
     )
+
+
+def _same_rows(x: Tensor, row: Tensor) -> bool:
+    return x.layout == torch.strided and bool((x == row).all())
 
 
 def are_words(x: Tensor) -> bool:
