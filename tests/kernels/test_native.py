@@ -907,6 +907,18 @@ def test_no_more_is_kept_than_the_bound(monkeypatch):
     assert sum(block.numel() for block in memory._free) <= 2**20
 
 
+def test_blocks_of_smaller_batches_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(memory, "_free", [])
+    monkeypatch.setattr(memory, "_lent", memory._Bytes())
+    like, most = torch.empty(0), 0
+    for rows in (*range(1000, 9000, 500), *range(9000, 1000, -700), 9000):
+        batch = [memory.empty(like, (rows, width)) for width in (64, 64, 128)]
+        most = max(most, sum(4 * tensor.numel() for tensor in batch))
+        del batch
+    assert sum(block.numel() for block in memory._free) <= 1.5 * most
+    assert memory._lent.now == 0
+
+
 @needs_native
 def test_scratch_is_used_by_one_step_at_a_time():
     like = torch.zeros(1)

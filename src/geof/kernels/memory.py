@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -21,7 +22,17 @@ KEPT_BYTES = 2**28
 SMALL = 2**17
 """Below this size the C library keeps blocks by itself."""
 
+
+@dataclass
+class _Bytes:
+    """How many are on loan, and the most there were."""
+
+    now: int = 0
+    most: int = 0
+
+
 _free: list[Tensor] = []
+_lent = _Bytes()
 _lock = RLock()  # a block may come back while one is taken, by the collector's hand
 
 
@@ -74,16 +85,34 @@ def scratch(like: Tensor, *shapes: Sequence[int]) -> Iterator[list[Tensor]]:
 
 def _take(size: int) -> Tensor:
     with _lock:
-        for position, block in enumerate(_free):
-            if size <= block.numel() <= 2 * size + 2**16:
-                return _free.pop(position)
-        if _free and sum(map(Tensor.numel, _free)) + size > KEPT_BYTES:
-            _free.clear()  # made for other graphs
-    return torch.empty(size, dtype=torch.uint8)
+        fits = [k for k, block in enumerate(_free) if size <= block.numel() <= 2 * size + 2**16]
+        block = _free.pop(min(fits, key=lambda k: _free[k].numel())) if fits else None
+        _lent.now += size if block is None else block.numel()
+        _lent.most = max(_lent.most, _lent.now)
+        if block is None:
+            _make_room_for(size)
+    return torch.empty(size, dtype=torch.uint8) if block is None else block
+
+
+def _make_room_for(size: int) -> None:
+    """Drop kept blocks until no more is held than was ever on loan at once.
+
+    Batches differ in size: the blocks of the smaller ones would pile up beside the larger ones'.
+    The nearest below the new size goes first, which the new block can stand in for.
+    """
+    _free.sort(key=lambda block: (block.numel() >= size, block.numel()))
+    while _free and _kept() > min(KEPT_BYTES, _lent.most - _lent.now):
+        smaller = sum(block.numel() < size for block in _free)
+        _free.pop(smaller - 1 if smaller else -1)
+
+
+def _kept() -> int:
+    return sum(map(Tensor.numel, _free))
 
 
 def _give_back(blocks: Sequence[Tensor]) -> None:
     with _lock:
         for block in sorted(blocks, key=Tensor.numel):
-            if sum(map(Tensor.numel, _free)) + block.numel() <= KEPT_BYTES:
+            _lent.now -= block.numel()
+            if _kept() + block.numel() <= KEPT_BYTES:
                 _free.append(block)
