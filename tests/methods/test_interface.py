@@ -196,3 +196,8 @@ def test_the_learning_rate_falls_in_steps():
     for bad in ({"decay_every": 0}, {"decay_factor": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             TrainingConfig(**{"schedule": "step", "decay_every": 3, "decay_factor": 0.5, **bad})
+
+
+def test_what_changes_between_epochs_is_not_averaged():
+    with pytest.raises(ConfigError, match="Expected no 'weight_averaging' for 'mine'"):
+        network_of(node_task(), TrainingConfig(weight_averaging=0.9), method="mine")

@@ -22,12 +22,19 @@ from geof.training.predict import Run
 from geof.training.run_folder import LOCK
 from tests.training.toys import FRAGILE, fit, graph_task, link_task, node_task
 
-SETTINGS = TrainingConfig(epochs=4, schedule="cosine", warmup=2, clip=0.5, learning_rate=0.02)
+SETTINGS = TrainingConfig(
+    epochs=4,
+    schedule="cosine",
+    warmup=2,
+    clip=0.5,
+    learning_rate=0.02,
+    weight_averaging=0.6,
+)
 SAMPLED = TrainingConfig(batch_size=12, fanouts=(2, 2))
 KINDS = {
     "node": node_task,
     "link": link_task,
-    "graph": lambda: graph_task(training=TrainingConfig(batch_size=9)),
+    "graph": lambda: graph_task(training=TrainingConfig(batch_size=9, edge_dropout=0.3)),
     "node, sampled": lambda: node_task(training=SAMPLED),
     "link, sampled": lambda: link_task(training=TrainingConfig(batch_size=30, fanouts=(2, 2))),
 }

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,18 @@ def trainer(data):
     runner = Runner(tasks=2)
     runner.keep(BASE, Loaded(data))
     return TrialTrainer(runner)
+
+
+@pytest.mark.parametrize(
+    "change", [{"class_weights": "balanced"}, {"metric": "macro_f1"}, {"edge_dropout": 0.5}]
+)
+def test_runs_share_a_task_only_where_it_is_the_same(data, change):
+    runner = Runner(tasks=2)
+    runner.keep(BASE, Loaded(data))
+    other = replace(BASE, training=replace(BASE.training, **change))
+    rate = replace(BASE, training=replace(BASE.training, learning_rate=0.5))
+    assert runner.task(rate) is runner.task(BASE)
+    assert runner.task(other) is not runner.task(BASE)
 
 
 def study(folder, tree, base=BASE, **config) -> Sweep:

@@ -14,7 +14,7 @@ from geof.data.sources import SignatureConfig
 from geof.data.splits import GraphSplit, NodeSplit, random_node_split
 from geof.errors import ConfigError, DataError
 from geof.geometry import cholesky
-from geof.methods.interface import InputShape, Outputs
+from geof.methods.interface import GraphInputs, InputShape, Outputs
 from geof.training import (
     GraphTask,
     LinkTask,
@@ -23,6 +23,7 @@ from geof.training import (
     RunConfig,
     Scores,
     Task,
+    Trainer,
     TrainingConfig,
     Watch,
     load_checkpoint,
@@ -31,6 +32,7 @@ from tests.training.toys import (
     FRAGILE,
     SAMPLED_TASKS,
     TASKS,
+    config_of,
     fit,
     graph_set,
     graph_task,
@@ -360,6 +362,64 @@ def test_roc_auc_needs_two_classes():
     three = GraphSet("three", task.data.graphs, ("a", "b", "c"))
     with pytest.raises(DataError, match="two classes"):
         GraphTask(three, task.split, metric="roc_auc")
+
+
+@pytest.mark.parametrize("make", [node_task, link_task, graph_task])
+def test_dropped_edges_go_in_both_directions_and_come_back(make):
+    whole, task = (make(training=TrainingConfig(edge_dropout=p)) for p in (None, 0.4))
+    kept = []
+    for epoch in range(1, 9):
+        for full, seen in zip(
+            whole.training_inputs(epoch), task.training_inputs(epoch), strict=True
+        ):
+            edges, before = (set(map(tuple, i.edge_index.T.tolist())) for i in (seen, full))
+            assert edges < before
+            assert {(j, i) for i, j in edges} & before <= edges
+            assert torch.equal(seen.x, full.x)
+            assert torch.equal(seen.signature, full.signature)
+            kept.append((frozenset(edges), len(edges) / full.edge_index.size(1)))
+    assert len({edges for edges, _ in kept}) == len(kept)  # others every time
+    assert 0.5 < sum(share for _, share in kept) / len(kept) < 0.7
+    again = make(training=TrainingConfig(edge_dropout=0.4)).training_inputs(1)
+    assert torch.equal(next(again).edge_index, next(task.training_inputs(1)).edge_index)
+
+
+def test_dropped_edges_take_what_they_carry_along():
+    pair = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    x, weight = torch.eye(4), torch.arange(6.0)
+    inputs = GraphInputs.build(x, pair, x, edge_weight=weight, edge_attr=weight[:, None])
+    kept = torch.tensor([True, True, False, False, True, True])
+    left = inputs.with_edges(kept)
+    assert left.edge_weight.tolist() == [0.0, 1.0, 4.0, 5.0]
+    assert left.edge_attr.flatten().tolist() == [0.0, 1.0, 4.0, 5.0]
+    assert left.edge_index.tolist() == pair[:, kept].tolist()
+
+
+def test_evaluation_sees_all_edges():
+    tasks = [node_task(), node_task(training=TrainingConfig(edge_dropout=0.4))]
+    network = network_of(tasks[0]).eval()
+    whole, thinned = (task.evaluate(network, "validation") for task in tasks)
+    assert whole == thinned
+
+
+def test_the_average_of_weights_is_judged_and_kept():
+    share, task, steps = 0.75, node_task(), []
+    settings = TrainingConfig(epochs=5, weight_averaging=share)
+
+    def remember(report):
+        steps.append([p.detach().clone() for p in trainer.network.parameters()])
+        seen = task.evaluate(trainer.judged.eval(), "validation")
+        told = (report.validation, report.validation_loss)
+        assert (seen.metrics[task.metric], seen.loss) == told
+
+    trainer = Trainer(config_of(task, settings), task, watch=Watch(on_epoch=remember))
+    result = trainer.fit()
+    wanted = steps[0]
+    for later in steps[1 : result.best_epoch]:
+        wanted = [share * old + (1 - share) * new for old, new in zip(wanted, later, strict=True)]
+    for found, average in zip(trainer.network.parameters(), wanted, strict=True):
+        torch.testing.assert_close(found, average)
+    assert trainer.judged is trainer.network
 
 
 def test_hidden_edges_are_predicted_and_not_seen():

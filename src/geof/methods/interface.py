@@ -156,6 +156,19 @@ class GraphInputs:
         """Return what ``build`` made of this graph or batch the first time it was asked for."""
         return self.edges.cached(key, build)
 
+    def with_edges(self, kept: Tensor) -> GraphInputs:
+        """Return the same nodes with the edges ``kept``, a mask over ``edge_index``, alone."""
+        weight, attributes = self.edge_weight, self.edge_attr
+        return GraphInputs.build(
+            self.x,
+            self.edge_index[:, kept],
+            self.signature,
+            self.batch,
+            self.num_graphs,
+            edge_weight=None if weight is None else weight[kept],
+            edge_attr=None if attributes is None else attributes[kept],
+        )
+
 
 @dataclass(frozen=True)
 class Encoding:

@@ -189,10 +189,16 @@ class Progress:
 
 
 def save_state(
-    folder: Path, progress: Progress, network: Network, optimiser: torch.optim.Optimizer
+    folder: Path,
+    progress: Progress,
+    network: Network,
+    optimiser: torch.optim.Optimizer,
+    average: nn.Module | None = None,
 ) -> None:
     """Write the state; the one before stays beside it until the next."""
     tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
+    if average is not None:
+        tensors |= {f"average/{name}": value for name, value in average.state_dict().items()}
     if progress.best is not None:
         tensors |= {f"best/{name}": value for name, value in progress.best.weights.items()}
     for number, values in optimiser.state_dict()["state"].items():
@@ -214,7 +220,10 @@ def save_state(
 
 
 def load_state(
-    folder: Path, network: Network, optimiser_of: Callable[[int], torch.optim.Optimizer]
+    folder: Path,
+    network: Network,
+    optimiser_of: Callable[[int], torch.optim.Optimizer],
+    average: nn.Module | None = None,
 ) -> tuple[Progress, list[str]]:
     """Put the newest sound state into network, optimiser and random generator.
 
@@ -222,6 +231,7 @@ def load_state(
         folder: The run folder.
         network: As it was built.
         optimiser_of: Returns the optimiser of an epoch: the stages of a run have one each.
+        average: Of the network's weights, if one is taken.
 
     Returns:
         How far the run was (nothing done when there is no state) and what a user should know.
@@ -240,6 +250,8 @@ def load_state(
         if notes:
             (folder / CURRENT).unlink()  # or the next save would put it in this one's place
             notes.append(f"Going on from '{path.name}', the state before it.")
+        if average is not None:
+            load_tensors(path, _below("average/", tensors), average)
         return _restore(path, tensors, about, network, optimiser_of), notes
     if notes:
         raise DataError(

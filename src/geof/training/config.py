@@ -118,7 +118,24 @@ class TrainingConfig(Options):
             "sees the very edges it is asked about learns to look them up.",
         ),
     ] = None
-
+    edge_dropout: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="Share of the edges, both directions together, that a training step leaves "
+            "out of the messages; evaluation sees all.",
+        ),
+    ] = None
+    weight_averaging: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="Share of the old in a running average of the weights, renewed after every "
+            "step; validation and the result use the average.",
+        ),
+    ] = None
     metric: Annotated[
         str | None,
         Field(

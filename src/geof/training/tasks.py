@@ -32,7 +32,7 @@ from geof.data.splits import (
     stratified_folds,
 )
 from geof.data.targets import labelled
-from geof.draws import raw_permutation, raw_stream
+from geof.draws import pair_numbers, raw_permutation, raw_stream
 from geof.errors import ConfigError, DataError
 from geof.methods.interface import (
     Encoding,
@@ -49,6 +49,14 @@ from geof.training.network import Network
 from geof.training.objective import DEFAULT_METRIC, Objective, require_metric
 
 Part: TypeAlias = Literal["validation", "test"]
+
+SEEN_BY_TASKS = (
+    *("batch_size", "fanouts", "hidden_edges", "edge_dropout"),
+    *("metric", "class_weights"),
+)
+"""The training options a task reads: runs that agree in them can share one."""
+
+_DROPPED = 2  # the random stream of dropped edges; the sampler has 0 and 1
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,8 @@ class Task(ABC):
         signature: The structural signatures and how they were made.
         objective: What outputs mean; ``None`` for links.
         asked_metric: The metric, where it is not the task's default.
+        seed: Of orders, samples and dropped edges.
+        edge_dropout: Share of the edges a training step does not see.
     """
 
     data: NodeGraph | GraphSet
@@ -92,6 +102,8 @@ class Task(ABC):
     signature: StructuralSignature
     objective: Objective | None = None
     asked_metric: str | None = None
+    seed: int = 0
+    edge_dropout: float | None = None
 
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
@@ -115,6 +127,14 @@ class Task(ABC):
         assert isinstance(encoder, HasPretext)
         for inputs in self.training_inputs(epoch):
             yield encoder.pretext_loss(inputs)
+
+    def thinned(self, inputs: GraphInputs, epoch: int, number: int = 0) -> GraphInputs:
+        """Return what a step sees of its inputs: some edges are dropped, if that is wanted."""
+        if self.edge_dropout is None:
+            return inputs
+        first, second = inputs.edge_index.numpy()
+        draws = pair_numbers(first, second, self.seed, _DROPPED, epoch, number)
+        return inputs.with_edges(torch.from_numpy(draws >= self.edge_dropout))
 
     @abstractmethod
     def view(self, network: Network, epoch: int) -> TrainingView:
@@ -152,6 +172,8 @@ class NodeTask(Task):
     ) -> None:
         self.data = data
         self.split = split
+        self.seed = seed
+        self.edge_dropout = None if training is None else training.edge_dropout
         graph = data.graph
         chosen = torch.cat([split.train, split.validation, split.test])
         if int(chosen.max()) >= graph.num_nodes or not bool(labelled(graph.y[chosen]).all()):
@@ -203,10 +225,11 @@ class NodeTask(Task):
     def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor | slice, Tensor]]:
         """Yield inputs, which of the graph's nodes they are, and which of those train."""
         if self.sampling is None:
-            yield self.inputs, slice(None), self.split.train
+            yield self.thinned(self.inputs, epoch), slice(None), self.split.train
             return
-        for batch in self.sampling.sampler.batches(epoch):
-            yield self.sampling.inputs(batch), batch.n_id, torch.arange(batch.batch_size)
+        for number, batch in enumerate(self.sampling.sampler.batches(epoch)):
+            inputs = self.thinned(self.sampling.inputs(batch), epoch, number)
+            yield inputs, batch.n_id, torch.arange(batch.batch_size)
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return metrics and loss on the part's nodes."""
@@ -266,6 +289,7 @@ class LinkTask(Task):
         self.shape = _shape_of(self.inputs, 2, data.edge_sizes)
         self.seed = seed
         self.hidden_edges = None if training is None else training.hidden_edges
+        self.edge_dropout = None if training is None else training.edge_dropout
         self.sampling = _Sampling.wanted(self.inputs, training, seed)
 
     def record(self) -> dict[str, Any]:
@@ -297,7 +321,7 @@ class LinkTask(Task):
         """Yield inputs and pairs, positive ones first, then as many negative ones."""
         positive, negative = self.split.train, self.split.training_negatives(epoch)
         if self.hidden_edges is None and self.sampling is None:
-            yield self.inputs, torch.cat([positive, negative], dim=1)
+            yield self.thinned(self.inputs, epoch), torch.cat([positive, negative], dim=1)
             return
         order = torch.from_numpy(raw_permutation(raw_stream(self.seed, epoch), positive.size(1)))
         if self.hidden_edges is not None:
@@ -308,14 +332,15 @@ class LinkTask(Task):
             inputs = GraphInputs.build(
                 self.inputs.x, both, self.inputs.signature, **carried_by(self.data, both)
             )
-            yield inputs, torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
+            pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
+            yield self.thinned(inputs, epoch), pairs
             return
         assert self.sampling is not None
         for number, chosen in enumerate(order.split(self.sampling.sampler.batch_size)):
             pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
             nodes, local = pairs.unique(return_inverse=True)
             batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
-            yield self.sampling.inputs(batch), local
+            yield self.thinned(self.sampling.inputs(batch), epoch, number), local
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
@@ -372,6 +397,7 @@ class GraphTask(Task):
         self.metric = self.objective.metric(self.asked_metric, metric).name
         self.aims = self.objective.aims(self.labels)
         self.batch_size, self.seed = training.batch_size or GRAPHS_PER_STEP, seed
+        self.edge_dropout = training.edge_dropout
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self._graphs = PackedGraphs.pack(data.graphs, edges=data.edge_sizes is not None)
         self.signature = self._graphs.sign(signature, directed=data.directed)
@@ -384,13 +410,14 @@ class GraphTask(Task):
 
     def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
-        for piece in self._pieces(epoch):
+        for piece, inputs in zip(self._pieces(epoch), self.training_inputs(epoch), strict=True):
             loss = partial(self.objective.loss, aims=self.aims[piece])
-            yield network.outputs(self.inputs_of(piece)).loss(loss)
+            yield network.outputs(inputs).loss(loss)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the batches."""
-        return (self.inputs_of(piece) for piece in self._pieces(epoch))
+        for number, piece in enumerate(self._pieces(epoch)):
+            yield self.thinned(self.inputs_of(piece), epoch, number)
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the epoch's first batch and the accuracy on it."""

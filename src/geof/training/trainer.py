@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from geof.data.columns import Schema
 from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
@@ -137,6 +138,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.network = Network(config, task.shape)
         self._require_stages()
+        self.average = self._averaged()
         self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
         self.progress = Progress()
         self._saved_epoch, self._saved_at = 0, time.monotonic()
@@ -187,6 +189,28 @@ class Trainer:
                 "train."
             )
 
+    def _averaged(self) -> AveragedModel | None:
+        """Return a copy of the network that will hold the average of its weights, if wanted."""
+        share = self.config.training.weight_averaging
+        if share is None:
+            return None
+        if isinstance(self.network.encoder, HasEpochEnd):
+            raise ConfigError(
+                f"Expected no 'weight_averaging' for '{self.config.method}', which changes between "
+                f"epochs what an average would blur (got {share})."
+            )
+        # Buffers too: running statistics belong to the weights they were taken with.
+        rule = get_ema_multi_avg_fn(share)
+        return AveragedModel(self.network, multi_avg_fn=rule, use_buffers=True)
+
+    @property
+    def judged(self) -> Network:
+        """The network whose weights are scored and kept: the average, where one is taken."""
+        if self.average is None:
+            return self.network
+        assert isinstance(self.average.module, Network)
+        return self.average.module
+
     def _train(self) -> Result:
         self._resume()
         with ExitStack() as stack:
@@ -221,7 +245,7 @@ class Trainer:
     def _resume(self) -> None:
         if self.out is None:
             return
-        self.progress, notes = load_state(self.out, self.network, self.optimiser_of)
+        self.progress, notes = load_state(self.out, self.network, self.optimiser_of, self.average)
         for note in notes:
             self.watch.on_note(note)
         self._saved_epoch = self.progress.epoch
@@ -326,6 +350,8 @@ class Trainer:
         if self.config.training.clip is not None:
             clip_grads_with_norm_(parameters, self.config.training.clip, norm)
         optimiser.step()
+        if self.average is not None:
+            self.average.update_parameters(self.network)
         return float(norm)
 
     def _take(self, report: EpochReport) -> None:
@@ -336,13 +362,13 @@ class Trainer:
             return
         score = (self.metric.sign * report.validation, -report.validation_loss)
         if progress.best is None or score > progress.best.score:
-            weights = copy.deepcopy(self.network.state_dict())
+            weights = copy.deepcopy(self.judged.state_dict())
             progress.best = Best(score, report.epoch, weights)
 
     @torch.no_grad()
     def _evaluate(self, part: Part, *, brief: bool = False) -> Scores:
-        self.network.eval()
-        return self.task.evaluate(self.network, part, brief=brief)
+        self.judged.eval()
+        return self.task.evaluate(self.judged, part, brief=brief)
 
     def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         self._inputs = arguments[0]
@@ -373,7 +399,7 @@ class Trainer:
         if not (due or force):
             return
         optimiser = self.optimiser_of(self.progress.epoch)
-        save_state(self.out, self.progress, self.network, optimiser)
+        save_state(self.out, self.progress, self.network, optimiser, self.average)
         self._keep_checkpoint()
         self._saved_epoch, self._saved_at = self.progress.epoch, time.monotonic()
 
@@ -415,6 +441,7 @@ class Trainer:
         config, task, progress, network = self.config, self.task, self.progress, self.network
         assert progress.best is not None  # the last epoch looks at validation
         network.load_state_dict(progress.best.weights)
+        self.average = None  # from here on the network has the weights that were kept
         test = self._evaluate("test") if config.read_test else Scores({}, 0.0)
         result = Result(
             dataset=task.dataset,

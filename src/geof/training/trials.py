@@ -31,7 +31,7 @@ from geof.errors import (
 from geof.methods.registry import load_plugin
 from geof.options import Count, Options
 from geof.training.config import RENAMED, RUN_KEYS, PretrainingConfig, RunConfig, values_of
-from geof.training.tasks import Task, build_task
+from geof.training.tasks import SEEN_BY_TASKS, Task, build_task
 from geof.training.trainer import Result, Trainer, Watch
 
 Sampler: TypeAlias = Literal["tpe", "grid", "random"]
@@ -304,10 +304,9 @@ class Runner:
 
     def task(self, config: RunConfig) -> Task:
         """Return the task of a run, the same as before where only the method differs."""
-        training = config.training
         key = (
             *(_data_key(config), config.task, config.split, config.folds, config.seed),
-            *(config.signature, training.batch_size, training.fanouts, training.hidden_edges),
+            *(config.signature, *(getattr(config.training, name) for name in SEEN_BY_TASKS)),
         )
         task = self._tasks.pop(key, None)
         if task is None:
