@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from geof.training.trials import Sampler, TrialTrainer
 
 _REMEMBERED = (
-    *("space", "out", "splits", "sampler", "seed"),
+    *("space", "out", "splits", "sampler", "seed", "try_base"),
     *("config", "task", "method", "preset", "split", "folds", "settings"),
 )
 
@@ -61,6 +61,9 @@ def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     search.add_argument("--workers", type=positive, help="processes (default: 2)")
     search.add_argument("--sampler", choices=("tpe", "grid", "random"), help="default: tpe")
     search.add_argument("--seed", type=int, help="of the draws (default: 0)")
+    search.add_argument(
+        "--try-base", action="store_true", help="begin with the values of the config or preset"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print the result as JSON and no more")
     parser.set_defaults(run=run)
@@ -135,7 +138,14 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
     splits = _splits(options)
     sampler: Sampler = options.sampler or "tpe"
     trials = options.trials or (None if sampler == "grid" else 30)
-    order = Order(trials, splits, sampler, options.seed or 0, options.workers or 2)
+    order = Order(
+        trials=trials,
+        splits=splits,
+        sampler=sampler,
+        seed=options.seed or 0,
+        try_base=options.try_base,
+        workers=options.workers or 2,
+    )
     config, trainer = config_of(options), _trainer(options, order)
     data = trainer.runner.read(laid_over(config, {}, splits[0])).data
     base = laid_over(adapted(config, data), {}, splits[0])
@@ -146,6 +156,8 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
         if present_name(key) in names:
             raise ConfigError(f"Expected '{key}' in the space or as {word} (got both).")
     order.trials_of(study.space)
+    if order.try_base:
+        study.space.point_of(base)
     tasks = [trainer.runner.task(laid_over(base, {}, split)) for split in splits]
     for note in notes_of(tasks[0].data):
         screen.say(f"note: {note}")
@@ -168,7 +180,7 @@ def _splits(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _require_no_other_flags(options: argparse.Namespace) -> None:
-    given = [name for name in _REMEMBERED if getattr(options, name) not in (None, [])]
+    given = [name for name in _REMEMBERED if getattr(options, name) not in (None, [], False)]
     given += given_data(options)
     if given:
         raise ConfigError(

@@ -180,6 +180,8 @@ class Sweep:
         for trial in self._all_trials():
             if trial.state.name == "RUNNING":
                 self._take_back(trial)
+        if self.config.try_base and not self._all_trials():
+            self._queue(self.space.point_of(self.base))
         if self.config.sampler != "grid":
             return
         there = [trial.user_attrs.get("point") for trial in self._all_trials()]
@@ -351,7 +353,8 @@ class Order(SweepConfig):
         """
         stored = read_json(folder / ORDER, "a study of 'geof sweep'")
         try:
-            if missing := set(declared(Order)) - stored.keys():
+            newer = {"try_base"}  # which studies begun by earlier versions do not have
+            if missing := set(declared(Order)) - newer - stored.keys():
                 raise ConfigError(f"Expected '{min(missing)}' (got none).")
             return cls.of(stored)
         except ConfigError as error:

@@ -45,6 +45,9 @@ class Choices:
 
     values: tuple[Any, ...]
 
+    def __contains__(self, value: Any) -> bool:
+        return as_json(value) in map(as_json, self.values)
+
     def distribution(self, optuna: Any) -> Any:
         """Return Optuna's form. The choices are JSON text, as a list is no choice to Optuna."""
         return optuna.distributions.CategoricalDistribution([as_json(v) for v in self.values])
@@ -59,6 +62,9 @@ class Range:
     log: bool = False
     step: float | None = None
     whole: bool = False
+
+    def __contains__(self, value: Any) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -120,6 +126,24 @@ class Space:
             key: json.loads(parameters[key]) if isinstance(d, Choices) else parameters[key]
             for key, d in self.dimensions.items()
         }
+
+    def point_of(self, config: RunConfig) -> dict[str, Any]:
+        """Return the values a config has itself, as Optuna's parameters.
+
+        Raises:
+            ConfigError: If one of them is not in the space.
+        """
+        plain, point = config.to_dict(), {}
+        for key, dimension in self.dimensions.items():
+            section, _, name = present_name(key).rpartition(".")
+            value = plain[section or "training"].get(name)
+            if value not in dimension:
+                raise ConfigError(
+                    f"Expected the config's own '{key}', {as_json(value)}, among the values of the "
+                    "space, to try it first. Add it, or leave '--try-base' out."
+                )
+            point[key] = as_json(value) if isinstance(dimension, Choices) else value
+        return point
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         first = {key: dimension.values[0] for key, dimension in self.dimensions.items()}
@@ -237,6 +261,9 @@ class SweepConfig(Options):
     ] = ("0",)
     sampler: Annotated[Sampler, Field(description="How points are drawn.")] = "tpe"
     seed: Annotated[int, Field(ge=0, description="Of the draws.")] = 0
+    try_base: Annotated[
+        bool, Field(description="The first trial has the values of the config itself.")
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

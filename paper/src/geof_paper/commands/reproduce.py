@@ -21,6 +21,7 @@ TRAINED = (
 COMPUTED = ("aggregate", "efficiency")
 PAGE = "page"
 UNSEEN = "unseen"
+SEARCH = "search"
 
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
@@ -32,7 +33,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "write it as CSV, JSON, Markdown, LaTeX and as a figure, the paper's numbers beside ours. "
         "Interrupted or killed, the same command goes on.",
     )
-    choices = (*TRAINED, *COMPUTED, UNSEEN, PAGE)
+    choices = (*TRAINED, *COMPUTED, UNSEEN, SEARCH, PAGE)
     parser.add_argument("name", choices=choices, metavar="NAME", help=_listed())
     parser.add_argument(
         *("--methods", "--models"), type=names, help="rows of the table (default: all)"
@@ -40,6 +41,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--preset", choices=("tuned", "paper"), default="tuned", help="GeoF's (default: tuned)"
     )
+    parser.add_argument("--tasks", type=names, help=f"{SEARCH}: of node, link, graph")
     add_grid_arguments(parser)
     parser.add_argument("--no-run", action="store_true", help="show what is recorded, run nothing")
     parser.add_argument("--no-figures", action="store_true", help="write tables only")
@@ -72,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
         return _write_page(options)
     if options.name == UNSEEN:
         return _unseen(options)
+    if options.name == SEARCH:
+        return _search(options)
     if options.name in COMPUTED:
         _write(options, _computed(options))
         return 0
@@ -150,6 +154,27 @@ def _unseen(options: argparse.Namespace) -> int:
     return 0
 
 
+def _search(options: argparse.Namespace) -> int:
+    """Search the presets of GeoF and its strongest rivals, one leader after another."""
+    from geof.cli.progress import stop_requests
+    from geof.executor import Executor, InProcess
+    from geof.processes import Processes, cores
+    from geof_paper.studies.search import markdown, read_trials, record_trials, searches
+
+    file = options.results / "search.jsonl"
+    root = None if options.data_root is None else options.data_root.resolve()
+    wanted = searches(options.tasks, options.datasets, options.methods, root)
+    workers = options.workers or cores()
+    with stop_requests() as should_stop:
+        for search in [] if options.no_run else wanted:
+            executor: Executor = Processes(workers) if workers > 1 else InProcess()
+            search.run(options.work / SEARCH, executor, should_stop)
+            record_trials(file, search.trials(options.work / SEARCH))
+            print(f"{search.name}: {len(search.trials(options.work / SEARCH))} trials", flush=True)
+    print(markdown(read_trials(file)), file, sep="\n")
+    return 0
+
+
 def _write_page(options: argparse.Namespace) -> int:
     """Write one Markdown page of what is in the folder of tables."""
     from geof.io import write_atomically
@@ -165,6 +190,6 @@ def _write_page(options: argparse.Namespace) -> int:
 
 def _listed() -> str:
     return (
-        f"one of {', '.join((*TRAINED, *COMPUTED))}; {UNSEEN}: graphs nobody tuned for; or {PAGE}: "
-        "all that was written, on one page"
+        f"one of {', '.join((*TRAINED, *COMPUTED))}; {UNSEEN}: graphs nobody tuned for; {SEARCH}: "
+        f"presets of GeoF and its strongest rivals; or {PAGE}: all that was written, on one page"
     )

@@ -1,0 +1,234 @@
+"""The declared search: equal trials for GeoF and its strongest rivals, judged on validation.
+
+One benchmark of each group leads: what is found there is the preset of all in the group. Every
+method has its space (:data:`geof_paper.searches.SEARCHES`) and as many trials as the others, the
+first of which is the preset it began with. The test part is never read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from geof.errors import ConfigError
+from geof.executor import Executor
+from geof.io import read_yaml, write_atomically
+from geof.methods.interface import TaskKind
+from geof.methods.registry import get_method
+from geof.training.config import RunConfig
+from geof.training.sweep import Order, Study
+from geof.training.trials import Runner, TrialTrainer
+from geof_paper.grid.cells import Benchmark
+from geof_paper.searches import SEARCHES
+
+METHODS = ("geof", "gcn-classic", "sage-classic", "gat-classic")
+PRESET = "tuned"
+TRIALS = 8
+SPLITS = ("0", "1")
+
+GROUPS: dict[Benchmark, tuple[str, ...]] = {
+    ("node", "CiteSeer"): (),
+    ("node", "Photo"): ("Computers",),
+    ("node", "PubMed"): (),
+    ("node", "CS"): ("Physics",),
+    ("link", "CiteSeer"): (),
+    ("link", "Photo"): ("Computers",),
+    ("link", "PubMed"): (),
+    ("link", "CS"): ("Physics",),
+    ("graph", "PROTEINS"): (),
+    ("graph", "BBBP"): (),
+    ("graph", "NCI1"): ("Mutagenicity", "FRANKENSTEIN"),
+    ("graph", "ogbg-molhiv"): (),
+}
+"""Who leads, and who takes over what is found there."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """One method on the leader of a group; raw files may lie in a folder of their own."""
+
+    method: str
+    benchmark: Benchmark
+    data_root: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        task, dataset = self.benchmark
+        return f"{task}-{dataset}-{self.method}"
+
+    @cached_property
+    def declared(self) -> dict[str, Any]:
+        """What its file says: the budget of a trial (``training``) and the ``space``."""
+        task, dataset = self.benchmark
+        file = SEARCHES / self.method / f"{task}.yaml"
+        tree = read_yaml(file)
+        if tree.keys() != {"training", "space"}:
+            raise ConfigError(f"Expected 'training' and 'space' in '{file}' (got {sorted(tree)}).")
+        own = tree["training"].pop(dataset, {})
+        others = [key for key, value in tree["training"].items() if isinstance(value, dict)]
+        budget = {k: v for k, v in tree["training"].items() if k not in others}
+        return {"training": budget | own, "space": tree["space"]}
+
+    @cached_property
+    def base(self) -> RunConfig:
+        """The preset, with the budget of a trial."""
+        task, dataset = self.benchmark
+        about = {"method": self.method, "task": task, "preset": PRESET, "split": SPLITS[0]}
+        data = {"dataset": dataset}
+        data |= {} if self.data_root is None else {"data_root": str(self.data_root)}
+        return RunConfig.parse({**about, "data": data}, self.declared["training"])
+
+    def study(self, work: Path) -> Study:
+        """Return its study in the folder of all."""
+        # Random draws do not depend on which worker is first.
+        order = Order(
+            trials=TRIALS, splits=SPLITS, sampler="random", try_base=True, metric=self.metric
+        )
+        return Study(work / self.name, order, self.base, self.declared["space"])
+
+    @property
+    def metric(self) -> str:
+        """What judges a trial."""
+        task, dataset = self.benchmark
+        ranked = task == "link" or dataset in ("BBBP", "ogbg-molhiv")
+        return "roc_auc" if ranked else "accuracy"
+
+    def run(self, work: Path, executor: Executor, should_stop: Callable[[], bool]) -> None:
+        """Train the trials that are missing."""
+        study = self.study(work)
+        with study.held():
+            if study.exists():
+                study.require_same(Study.read(study.folder))
+            study.write()
+            trainer = TrialTrainer(Runner(tasks=len(SPLITS), patience=float("inf")))
+            study.open().run(trainer, executor=executor, should_stop=should_stop)
+
+    def trials(self, work: Path) -> list[TrialRow]:
+        """Return what is finished of it."""
+        study = self.study(work)
+        if not study.exists():
+            return []
+        task, dataset = self.benchmark
+        revision = get_method(self.method).revision
+        return [
+            TrialRow(
+                task=task,
+                dataset=dataset,
+                method=self.method,
+                trial=trial.number,
+                values=dict(trial.values),
+                validation=trial.validation,
+                splits=dict(trial.splits),
+                seconds=round(trial.seconds, 1),
+                revision=revision,
+                training=self.declared["training"],
+                error=trial.error,
+            )
+            for trial in sorted(study.open().finished(), key=lambda trial: trial.number)
+        ]
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A line of ``search.jsonl``."""
+
+    task: TaskKind
+    dataset: str
+    method: str
+    trial: int
+    values: dict[str, Any]
+    validation: float | None
+    splits: dict[str, float]
+    seconds: float
+    revision: int
+    training: dict[str, Any]
+    error: str | None = None
+
+    @property
+    def search(self) -> tuple[TaskKind, str, str]:
+        """Which search it belongs to."""
+        return self.task, self.dataset, self.method
+
+
+def searches(
+    tasks: Iterable[str] | None = None,
+    datasets: Iterable[str] | None = None,
+    methods: Iterable[str] | None = None,
+    data_root: Path | None = None,
+) -> list[Search]:
+    """Return the searches asked for, leader by leader.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    wanted = [None if names is None else set(names) for names in (tasks, datasets, methods)]
+    found = [
+        Search(method, benchmark, data_root)
+        for benchmark in GROUPS
+        for method in METHODS
+        if all(
+            names is None or name in names
+            for names, name in zip(wanted, (*benchmark, method), strict=True)
+        )
+    ]
+    if not found:
+        raise ConfigError(
+            f"Expected '--methods' of {', '.join(METHODS)} and '--datasets' that lead a group: "
+            f"{', '.join(dict.fromkeys(dataset for _, dataset in GROUPS))} (got none of both)."
+        )
+    return found
+
+
+def read_trials(file: Path) -> list[TrialRow]:
+    """Return recorded trials."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [TrialRow(**json.loads(line)) for line in lines]
+
+
+def record_trials(file: Path, rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Put trials into the file in place of what it has of their searches; return all."""
+    renewed = {row.search for row in rows}
+    kept = [row for row in read_trials(file) if row.search not in renewed]
+    order = [(*search.benchmark, search.method) for search in searches()]
+    both = sorted([*kept, *rows], key=lambda row: (order.index(row.search), row.trial))
+    text = "".join(json.dumps(asdict(row), sort_keys=True) + "\n" for row in both)
+    write_atomically(file, text.encode())
+    return both
+
+
+def best_trials(rows: Sequence[TrialRow]) -> Iterator[tuple[TrialRow, int]]:
+    """Yield the best trial of each search that has all its trials, and how many there were.
+
+    The highest mean wins, of equals the first.
+    """
+    for search in dict.fromkeys(row.search for row in rows):
+        own = [row for row in rows if row.search == search]
+        complete = [row for row in own if row.validation is not None]
+        if len(own) >= TRIALS and complete:
+            yield max(complete, key=lambda row: (row.validation or 0.0, -row.trial)), len(own)
+
+
+def markdown(rows: Sequence[TrialRow]) -> str:
+    """Return a table of what was found, a line per search."""
+    lines = [
+        "| task | leader | method | began with | best of the trials | values that changed |",
+        "|---|---|---|---:|---:|---|",
+    ]
+    for best, count in best_trials(rows):
+        first = next(row for row in rows if row.search == best.search and row.trial == 0)
+        changed = ", ".join(
+            f"`{key}` {json.dumps(first.values[key])} → {json.dumps(value)}"
+            for key, value in best.values.items()
+            if first.values[key] != value
+        )
+        began = "failed" if first.validation is None else f"{first.validation:.2f}"
+        lines.append(
+            f"| {best.task} | {best.dataset} | {best.method} | {began} | {best.validation:.2f} "
+            f"(trial {best.trial} of {count}) | {changed or 'none'} |"
+        )
+    return "\n".join(lines) + "\n"
