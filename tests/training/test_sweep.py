@@ -72,6 +72,37 @@ def trainer(data):
     return TrialTrainer(runner)
 
 
+def test_the_base_comes_first_and_later_trials_lie_near_the_best(tmp_path, trainer):
+    tree = {
+        "learning_rate": [0.001, 0.003, 0.01, 0.03],
+        "weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+        "options.dropout": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
+        **{f"readout.{name}": [0.0, 0.1, 0.2, 0.3, 0.4] for name in ("dropout",)},
+        "clip": [None, 1.0, 2.0],
+        "warmup": [0, 1, 2, 3],
+        "edge_dropout": [None, 0.1, 0.2],
+    }
+    found = search(tmp_path, trainer, tree, sampler="near", try_base=True, trials=8)
+    rows = sorted(found.finished(), key=lambda trial: trial.number)
+    own = found.space.values(found.space.point_of(found.base))
+    assert rows[0].values == own
+    changes = []
+    for number, row in enumerate(rows[1:], start=1):
+        best = best_of(rows[:number])
+        changes.append(sum(row.values[key] != value for key, value in best.values.items()))
+    assert max(changes) < len(tree)
+    assert 0 < sum(changes) / len(changes) <= 5
+    again = search(tmp_path / "again", trainer, tree, sampler="near", try_base=True, trials=8)
+    assert [t.values for t in again.finished()] == [t.values for t in found.finished()]
+
+
+def test_a_base_outside_the_space_cannot_be_tried(tmp_path, trainer):
+    with pytest.raises(ConfigError, match=r"own 'learning_rate', .*among the values"):
+        search(tmp_path, trainer, {"learning_rate": [0.5, 0.7]}, try_base=True, trials=2)
+    with pytest.raises(ConfigError, match="Expected 'try_base' with sampler 'near'"):
+        SweepConfig(sampler="near")
+
+
 @pytest.mark.parametrize(
     "change", [{"class_weights": "balanced"}, {"metric": "macro_f1"}, {"edge_dropout": 0.5}]
 )

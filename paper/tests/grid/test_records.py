@@ -105,11 +105,17 @@ def test_a_line_says_how_a_run_was_made(tiny, tmp_path, monkeypatch):
     assert stale_reasons(record.runs) == [None, None]
     page = render_page([record], "Remarks.")
     assert f"{record.test.mean:.2f} ± {record.test.deviation:.2f}" in page
-    assert "(2 of 10)" in page
+    assert "(2 of 10" in page
     assert "77.7 ± 1.2" in page  # the paper's
     assert "not run" in page
     assert "stale" not in page
     assert page.index("Remarks.") < page.index("## Node")
+
+
+def test_rows_whose_best_epoch_is_among_the_last_say_so():
+    page = render_page([Record(row(preset="tuned"), (made(), made(best_epoch=9, split="1")))])
+    assert "(2 of 10, 1 late)" in page
+    assert [made(best_epoch=n, epochs=100).is_late for n in (95, 96)] == [False, True]
 
 
 def test_splits_run_on_another_day_stay_in_the_row(tiny, tmp_path):

@@ -59,7 +59,7 @@ def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     search.add_argument("--splits", metavar="N,N", help="splits of a trial (default: 0,1)")
     search.add_argument("--workers", type=positive, help="processes (default: 2)")
-    search.add_argument("--sampler", choices=("tpe", "grid", "random"), help="default: tpe")
+    search.add_argument("--sampler", choices=("tpe", "grid", "random", "near"), help="default: tpe")
     search.add_argument("--seed", type=int, help="of the draws (default: 0)")
     search.add_argument(
         "--try-base", action="store_true", help="begin with the values of the config or preset"
@@ -143,7 +143,7 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
         splits=splits,
         sampler=sampler,
         seed=options.seed or 0,
-        try_base=options.try_base,
+        try_base=options.try_base or sampler == "near",
         workers=options.workers or 2,
     )
     config, trainer = config_of(options), _trainer(options, order)

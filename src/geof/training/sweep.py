@@ -246,9 +246,22 @@ class Sweep:
         if begun >= self.trials or (self.config.sampler == "grid" and begun == len(states)):
             return None
         self._study.sampler = self._sampler(begun)
+        if self.config.sampler == "near" and "WAITING" not in states:
+            self._study.enqueue_trial(self._kept_of_best(begun))
         return self._study.ask(
             {key: d.distribution(self._optuna) for key, d in self.space.dimensions.items()}
         )
+
+    def _kept_of_best(self, begun: int) -> dict[str, Any]:
+        """Return the best trial's parameters without a few, which are drawn anew."""
+        best = best_of(self.finished(), self.metric)
+        point = self.space.point_of(self.base)
+        if best is not None:
+            point = dict(self._study.get_trials(deepcopy=False)[best.number].params)
+        seeds = np.random.SeedSequence((self.config.seed, begun, 1)).generate_state(len(point))
+        share = REDRAWN / len(point)
+        drawn = zip(point.items(), seeds, strict=True)
+        return {key: value for (key, value), seed in drawn if seed >= share * 2**32}
 
     def _sampler(self, begun: int) -> Any:
         """Return a sampler whose draws depend on the seed and a trial's place alone."""
@@ -327,6 +340,9 @@ def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, GeofError) else f"{type(error).__name__}: {text}"
 
+
+REDRAWN = 4
+"""With sampler 'near': how many options of the best trial are drawn anew, on average."""
 
 ORDER = "sweep.json"
 """Written last when a study is made: a folder without it is none."""

@@ -34,7 +34,7 @@ from geof.training.config import RENAMED, RUN_KEYS, PretrainingConfig, RunConfig
 from geof.training.tasks import SEEN_BY_TASKS, Task, build_task
 from geof.training.trainer import Result, Trainer, Watch
 
-Sampler: TypeAlias = Literal["tpe", "grid", "random"]
+Sampler: TypeAlias = Literal["tpe", "grid", "random", "near"]
 
 _RANGE_KEYS = ("low", "high", "log", "step")
 
@@ -269,6 +269,8 @@ class SweepConfig(Options):
         super().__post_init__()
         if self.trials is None and self.sampler != "grid":
             raise ConfigError(f"Expected 'trials' for sampler {self.sampler!r} (got none).")
+        if self.sampler == "near" and not self.try_base:
+            raise ConfigError("Expected 'try_base' with sampler 'near', which begins there.")
         if not self.splits or len(set(self.splits)) != len(self.splits):
             raise ConfigError(f"Expected different 'splits' (got {','.join(self.splits)!r}).")
 

@@ -44,6 +44,11 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--tasks", type=names, help=f"{SEARCH}: of node, link, graph")
     add_grid_arguments(parser)
     parser.add_argument("--no-run", action="store_true", help="show what is recorded, run nothing")
+    parser.add_argument(
+        "--write-presets",
+        action="store_true",
+        help=f"{SEARCH}: put what complete searches found into the presets of their groups",
+    )
     parser.add_argument("--no-figures", action="store_true", help="write tables only")
     parser.add_argument("--out", type=Path, default=Path("reproduced"), help="for what is written")
     parser.add_argument(
@@ -159,7 +164,14 @@ def _search(options: argparse.Namespace) -> int:
     from geof.cli.progress import stop_requests
     from geof.executor import Executor, InProcess
     from geof.processes import Processes, cores
-    from geof_paper.studies.search import markdown, read_trials, record_trials, searches
+    from geof_paper.studies.search import (
+        is_complete,
+        markdown,
+        read_trials,
+        record_trials,
+        searches,
+        write_presets,
+    )
 
     file = options.results / "search.jsonl"
     root = None if options.data_root is None else options.data_root.resolve()
@@ -167,11 +179,15 @@ def _search(options: argparse.Namespace) -> int:
     workers = options.workers or cores()
     with stop_requests() as should_stop:
         for search in [] if options.no_run else wanted:
+            if is_complete(search, read_trials(file)):
+                continue  # its preset may be what it found by now
             executor: Executor = Processes(workers) if workers > 1 else InProcess()
             search.run(options.work / SEARCH, executor, should_stop)
             record_trials(file, search.trials(options.work / SEARCH))
             print(f"{search.name}: {len(search.trials(options.work / SEARCH))} trials", flush=True)
-    print(markdown(read_trials(file)), file, sep="\n")
+    rows = read_trials(file)
+    written = write_presets(rows) if options.write_presets else []
+    print(markdown(rows), file, *written, sep="\n")
     return 0
 
 

@@ -115,6 +115,11 @@ class RecordedRun(AnyRun):
     stale: str | None = None
 
     @property
+    def is_late(self) -> bool:
+        """Whether the chosen epoch is among the last 5 % trained: more might have helped."""
+        return self.best_epoch > 0.95 * self.epochs
+
+    @property
     def seconds(self) -> float:
         """What all epochs took."""
         return self.seconds_per_epoch * self.epochs

@@ -73,9 +73,11 @@ def _score(found: MeanAndDeviation) -> str:
 
 
 def _remark(record: Record) -> str:
-    """Say on how few splits a number rests, and how many of them are stale."""
+    """Say on how few splits a number rests, and how many of them are late or stale."""
     count, stale = len(record.runs), len(record.stale)
+    late = sum(run.is_late for run in record.runs)
     parts = [f"{count} of {len(ALL_SPLITS)}"] if count < len(ALL_SPLITS) else []
+    parts += [f"{late} late"] if late else []
     parts += [f"{stale} stale"] if stale else []
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -105,8 +107,8 @@ def _paired(record: Record, whole: Record) -> float:
 
 
 def _details(records: Sequence[Record]) -> str:
-    head = ["row", "splits", "validation", "test", "epochs", "s/epoch", "memory", "parameters"]
-    lines = [[*head, "split hashes", "command"]]
+    head = ["row", "splits", "validation", "test", "best epoch", "epochs", "s/epoch", "memory"]
+    lines = [[*head, "parameters", "split hashes", "command"]]
     for record in records:
         runs, test = record.runs, record.test
         count = len(runs)
@@ -116,6 +118,7 @@ def _details(records: Sequence[Record]) -> str:
                 str(count),
                 f"{record.validation.mean:.2f}",
                 "not read" if test is None else f"{test.mean:.2f}",
+                f"{sum(run.best_epoch for run in runs) / count:.0f}",
                 f"{sum(run.epochs for run in runs) / count:.0f}",
                 f"{sum(run.seconds_per_epoch for run in runs) / count:.2f}",
                 f"{max(run.peak_rss_bytes for run in runs) / 1e9:.1f} GB",

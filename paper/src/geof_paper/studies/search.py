@@ -1,16 +1,19 @@
 """The declared search: equal trials for GeoF and its strongest rivals, judged on validation.
 
 One benchmark of each group leads: what is found there is the preset of all in the group. Every
-method has its space (:data:`geof_paper.searches.SEARCHES`) and as many trials as the others, the
-first of which is the preset it began with. The test part is never read.
+method has its space (:data:`geof_paper.searches.SEARCHES`) and as many trials as the others: the
+first is the preset it began with, each later one the best so far with a few options drawn anew.
+The test part is never read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,9 @@ GROUPS: dict[Benchmark, tuple[str, ...]] = {
     ("graph", "ogbg-molhiv"): (),
 }
 """Who leads, and who takes over what is found there."""
+
+BUDGETS = {"node": (500, 60), "link": (500, 60), "graph": (100, 20), "ogbg-molhiv": (30, 8)}
+"""Epochs at most, and patience, of the runs that are recorded."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,8 @@ class Search:
 
     def study(self, work: Path) -> Study:
         """Return its study in the folder of all."""
-        # Random draws do not depend on which worker is first.
         order = Order(
-            trials=TRIALS, splits=SPLITS, sampler="random", try_base=True, metric=self.metric
+            trials=TRIALS, splits=SPLITS, sampler="near", try_base=True, metric=self.metric
         )
         return Study(work / self.name, order, self.base, self.declared["space"])
 
@@ -184,6 +189,12 @@ def searches(
     return found
 
 
+def is_complete(search: Search, rows: Iterable[TrialRow]) -> bool:
+    """Return whether all trials of a search are recorded."""
+    own = (*search.benchmark, search.method)
+    return sum(row.search == own for row in rows) >= TRIALS
+
+
 def read_trials(file: Path) -> list[TrialRow]:
     """Return recorded trials."""
     lines = file.read_text().splitlines() if file.exists() else []
@@ -232,3 +243,76 @@ def markdown(rows: Sequence[TrialRow]) -> str:
             f"(trial {best.trial} of {count}) | {changed or 'none'} |"
         )
     return "\n".join(lines) + "\n"
+
+
+# Into the presets --------------------------------------------------------------------------------
+
+_VALUE = re.compile(r"( +)(\w+): (.+?)(?: +# (.*))?$")
+
+
+def write_presets(rows: Sequence[TrialRow]) -> list[Path]:
+    """Put what each complete search found into the preset of its group; return the files."""
+    written: dict[Path, None] = {}
+    for best, count in best_trials(rows):
+        presets = get_method(best.method).presets
+        if presets is None:
+            raise ConfigError(f"Expected '{best.method}' to have presets (got none).")
+        file = presets / PRESET / f"{best.task}.yaml"
+        text = file.read_text()
+        for dataset in (best.dataset, *GROUPS[best.task, best.dataset]):
+            text = with_found(text, dataset, best, count)
+        write_atomically(file, text.encode())
+        written[file] = None
+    return list(written)
+
+
+def with_found(text: str, dataset: str, best: TrialRow, count: int) -> str:
+    """Return a preset's text with the best trial in a dataset's section.
+
+    What was not searched stays there with its reason, but for the budget: validation ends a run.
+    """
+    before, old, after = _sections(text, dataset)
+    reason = f"search on {best.dataset}: best of {count}, validation {best.validation:.2f}"
+    kept = {name: (value, why) for name, value, why in _values_of(old)}
+    found = {key: (_yaml(value), reason) for key, value in best.values.items()}
+    epochs, patience = BUDGETS.get(dataset, BUDGETS[best.task])
+    why = "as every method here: validation ends a run"
+    if best.values.get("schedule") == "cosine":
+        epochs = round(4 / 3 * best.training["epochs"])
+        why = "of the schedule, which ends where it is told to; a third more than a trial's"
+    found |= {"epochs": (str(epochs), why), "patience": (str(patience), "likewise")}
+    return before + f"{dataset}:\n" + _lines_of(kept | found) + after
+
+
+def _sections(text: str, dataset: str) -> tuple[str, str, str]:
+    """Return what stands before a dataset's section, in it, and after it."""
+    heads = [m.start() for m in re.finditer(r"^\S+:", text, re.MULTILINE)] + [len(text)]
+    for start, end in pairwise(heads):
+        if text.startswith(f"{dataset}:", start):
+            return text[:start], text[start:end], text[end:]
+    return text if text.endswith("\n") else f"{text}\n", "", ""
+
+
+def _values_of(section: str) -> Iterator[tuple[str, str, str]]:
+    """Yield dotted names of options with the text of their value and reason."""
+    within = ""
+    for line in section.splitlines()[1:]:
+        if line.startswith("  ") and line.endswith(":"):
+            within = line.strip(" :")
+        elif (match := _VALUE.match(line)) is not None:
+            indent, name, value, why = match.groups()
+            yield name if len(indent) == 2 else f"{within}.{name}", value, why or ""
+
+
+def _lines_of(values: Mapping[str, tuple[str, str]]) -> str:
+    lines = [f"  {k}: {v} # {why}\n" for k, (v, why) in values.items() if "." not in k]
+    for section in dict.fromkeys(key.partition(".")[0] for key in values if "." in key):
+        lines.append(f"  {section}:\n")
+        own = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{section}.")}
+        lines += [f"    {name}: {value} # {why}\n" for name, (value, why) in own.items()]
+    return "".join(lines)
+
+
+def _yaml(value: Any) -> str:
+    text = json.dumps(value)
+    return value if isinstance(value, str) and value.isalnum() else text
