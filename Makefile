@@ -8,7 +8,7 @@ JOBS ?= 2
 # Tests start many processes: each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-browser lint format types check clean
+.PHONY: demo test test-slow test-browser docs lint format types check clean
 
 # Two stamps, so that the demo does not wait for the test tools.
 $(VENV)/installed: pyproject.toml constraints.txt $(wildcard native/*)
@@ -32,6 +32,11 @@ test: $(VENV)/installed-dev
 # A module's tests take turns: many of them use all cores, or share what takes long to make.
 test-slow: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope
+
+# Every page, link and docstring is checked.
+docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # Chromium is Debian's; one that is there already, or named by $CHROMIUM, is used instead.
 test-browser: $(VENV)/installed-dev
@@ -57,4 +62,4 @@ format: $(VENV)/installed-dev
 check: lint types test
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
