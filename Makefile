@@ -51,6 +51,7 @@ test-browser: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 types: $(VENV)/installed-dev
 	$(BIN)/mypy
