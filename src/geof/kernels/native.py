@@ -80,11 +80,7 @@ def native_fused_step(
     z, plan, terms = _lanes(coords), edge_plan(edges), lane_terms(edges)
     maps = _used_maps(evolution.controller, xi.size(-1))
     options = step_options(spec, evolution).pack()
-    if is_plain(z, xi, message, *maps, *terms):
-        given = z, xi, message, *maps, *terms
-        aggregate, following = _Step.apply(plan, edges.active, options, len(terms), *given)  # type: ignore[no-untyped-call]
-    else:
-        aggregate, following, *_ = _step(z, xi, message, plan, edges.active, maps, terms, *options)
+    aggregate, following, *_ = _step(z, xi, message, plan, edges.active, maps, terms, *options)
     return aggregate, following.transpose(1, 2)
 
 
@@ -337,41 +333,8 @@ def _materialised(
 _step.register_autograd(_gradients, setup_context=_save)
 
 
-class _Step(torch.autograd.Function):
-    """The same for eager code."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        plan: Sequence[Tensor],
-        active: Tensor | None,
-        options: tuple[list[int], list[float]],
-        num_terms: int,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        z, x, message, *rest = tensors
-        maps, terms = rest[: len(rest) - num_terms], rest[len(rest) - num_terms :]
-        made = _run_step(z, x, message, plan, active, maps, terms, *options)
-        ctx.plan, ctx.options, ctx.sizes = plan, options, (3 + len(maps), num_terms)
-        ctx.save_for_backward(*tensors, *made)
-        ctx.set_materialize_grads(False)
-        return made[:2]
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad_aggregate: Tensor | None, grad_following: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        saved, (count, num_terms) = list(ctx.saved_tensors), ctx.sizes
-        (z, x, message, *maps), terms = saved[:count], saved[count : count + num_terms]
-        made = saved[count + num_terms :]
-        given = _materialised(grad_aggregate, grad_following, z, x)
-        run = first_order(_run_step_backward, _step_backward)
-        grads = run(*given, z, x, message, list(ctx.plan), maps, made, terms, *ctx.options)
-        return None, None, None, None, *grads[:count], *between_rows(grads[count:])
-
-
 class _WholeStep(torch.autograd.Function):
-    """The step between its dense maps: one node of the graph, sums of gradients in place."""
+    """Eager code's step with its dense maps: one node of the graph, gradients summed in place."""
 
     @staticmethod
     def forward(
