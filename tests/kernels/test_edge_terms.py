@@ -11,6 +11,7 @@ from torch import Tensor
 from geof.geometry import AdmissibleBox, JitterSchedule, num_coordinates
 from geof.kernels import BACKENDS, EdgeTerms, Evolution, Neighbourhoods, StepSpec
 from geof.testing import assert_no_less_accurate, assert_same
+from tests.kernels.outcomes import outcome
 
 FAST = sorted(BACKENDS.keys() - {"reference"})
 STATISTICS = ["full", "diagonal", "mean", None]
@@ -75,23 +76,6 @@ def at_once(backend, edges, row, spec, xi, message, coords, bias, table=None) ->
     return {"aggregate": result.aggregate, "coordinates": result.coordinates}
 
 
-def outcome(run, inputs, dtype=torch.float64) -> dict[str, Tensor]:
-    """Return values and the gradients of all inputs against fixed random cotangents."""
-    given = {k: v.detach().to(dtype).requires_grad_() for k, v in inputs.items()}
-    values = {k: v for k, v in run(**given).items() if v is not None}
-    loss = torch.zeros((), dtype=dtype)
-    for seed, value in enumerate(values.values()):
-        if value.requires_grad:
-            generator = torch.Generator().manual_seed(seed)
-            drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-            loss = loss + (value * drawn.to(dtype)).sum()
-    gradients = torch.autograd.grad(
-        loss, list(given.values()), allow_unused=True, materialize_grads=True
-    )
-    named = {f"gradient of {k}": v for k, v in zip(given, gradients, strict=True)}
-    return {**{k: v.detach() for k, v in values.items()}, **named}
-
-
 @every_fast
 @every_shape
 @every_statistic
@@ -124,7 +108,7 @@ def test_a_bias_alone_equals_the_reference(backend, run, random_state):
     assert all(
         value.isfinite().all()
         for value in outcome(
-            partial(run, backend, edges, None, spec), inputs, torch.float32
+            partial(run, backend, edges, None, spec), inputs, dtype=torch.float32
         ).values()
     )
 
@@ -145,7 +129,7 @@ def test_float32_is_as_accurate_as_the_reference(backend, run, B, m, random_stat
             [(backend, torch.float32), ("reference", torch.float32), ("reference", torch.float64)],
             strict=True,
         ):
-            values = outcome(partial(run, name, edges, row, spec), inputs, dtype)
+            values = outcome(partial(run, name, edges, row, spec), inputs, dtype=dtype)
             kind.append({k: v for k, v in values.items() if k != "attempt"})
     assert_no_less_accurate(*kinds, factor=3.0)
 
@@ -179,7 +163,7 @@ def test_many_edges_at_a_node_and_any_number_of_threads(backend, random_state):
         for threads in (1, 2):
             torch.set_num_threads(threads)
             run = partial(at_once, backend, edges, row, spec)
-            results.append(outcome(run, inputs, torch.float32))
+            results.append(outcome(run, inputs, dtype=torch.float32))
     finally:
         torch.set_num_threads(1)
     one, two = results
@@ -224,7 +208,7 @@ def test_a_bias_of_zero_changes_no_bit(backend, statistic, run, random_state):
         return {name: getattr(result, name) for name in ("weight", "aggregate", "target")}
 
     zero = edges.carrying(EdgeTerms(torch.zeros(len(edges.source))))
-    one, two = (outcome(partial(biased, e), given, torch.float32) for e in (edges, zero))
+    one, two = (outcome(partial(biased, e), given, dtype=torch.float32) for e in (edges, zero))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 

@@ -43,6 +43,7 @@ from geof.kernels.interface import evolve_coordinates
 from geof.kernels.library import LARGEST_BLOCK, LEVELS, find_library
 from geof.testing import assert_compiles, assert_no_less_accurate, assert_same, values_and_gradients
 from tests.graphs import random_sample
+from tests.kernels.outcomes import outcome
 
 needs_native = pytest.mark.skipif(
     "native" not in BACKENDS, reason=f"native kernels: {find_library().reason}"
@@ -124,23 +125,6 @@ def controller_inputs(draw, n, m, *, rank=2, hidden=13) -> dict[str, Tensor]:
 
 def specification(B, m, statistic="full", *, framed=True, floor=0.3, schedule=None) -> StepSpec:
     return StepSpec(3.0 * B * m, statistic, framed, floor, schedule or JitterSchedule(1e-9))
-
-
-def outcome(run, inputs, *, dtype=torch.float64, only=None) -> dict[str, Tensor]:
-    """Return values and the gradients of all inputs against fixed random cotangents."""
-    given = {k: v.detach().to(dtype).requires_grad_() for k, v in inputs.items()}
-    values = {k: v for k, v in run(**given).items() if v is not None}
-    loss = torch.zeros((), dtype=dtype)
-    for seed, (name, value) in enumerate(values.items()):
-        if value.requires_grad and only in (None, name):
-            generator = torch.Generator().manual_seed(seed)
-            drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-            loss = loss + (value * drawn.to(dtype)).sum()
-    gradients = torch.autograd.grad(
-        loss, list(given.values()), allow_unused=True, materialize_grads=True
-    )
-    named = {f"gradient of {k}": v for k, v in zip(given, gradients, strict=True)}
-    return {**{k: v.detach() for k, v in values.items()}, **named}
 
 
 def stepped(backend, edges, spec):

@@ -29,6 +29,7 @@ from geof.kernels.library import find_library
 from geof.kernels.native_arguments import StatisticCode, StepOptions, step_options
 from geof.kernels.reference import neighbourhood_weights
 from geof.testing import assert_no_less_accurate
+from tests.kernels import outcomes
 
 pytestmark = pytest.mark.skipif(
     "native" not in BACKENDS, reason=f"native kernels: {find_library().reason}"
@@ -151,21 +152,9 @@ def some_edges(draw, n, *, static=False):
     return Neighbourhoods.from_edge_index(given, n, static_shapes=static)
 
 
-def outcome(run, inputs, *arguments, dtype=torch.float64, only=None):
-    """Return values and the gradients of all inputs against fixed random cotangents."""
-    given = {k: v.detach().to(dtype).requires_grad_() for k, v in inputs.items()}
-    values = run(*given.values(), *arguments)
-    loss = torch.zeros((), dtype=dtype)
-    for seed, (name, value) in enumerate(values.items()):
-        if value.requires_grad and only in (None, name):
-            generator = torch.Generator().manual_seed(seed)
-            drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
-            loss = loss + (value * drawn.to(dtype)).sum()
-    gradients = torch.autograd.grad(
-        loss, list(given.values()), allow_unused=True, materialize_grads=True
-    )
-    named = {f"gradient of {k}": v for k, v in zip(given, gradients, strict=True)}
-    return {**{k: v.detach() for k, v in values.items()}, **named}
+def outcome(run, inputs, *arguments, **how):
+    """Return the outcome of a function that takes its inputs by position, then the arguments."""
+    return outcomes.outcome(lambda **given: run(*given.values(), *arguments), inputs, **how)
 
 
 def assert_equal_to(wanted, got, tolerance=1e-10):

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from geof.geometry import AdmissibleBox, JitterSchedule, num_coordinates, strictly_lower_vector
 from geof.kernels import BACKENDS, Controller, Evolution, Neighbourhoods, StepSpec
 from geof.testing import assert_same
+from tests.kernels.outcomes import outcome
 
 every_backend = pytest.mark.parametrize("backend", sorted(BACKENDS))
 every_statistic = pytest.mark.parametrize("statistic", ["full", "diagonal", "mean", None], ids=str)
@@ -42,25 +43,12 @@ def specification(statistic, framed=True) -> StepSpec:
     return StepSpec(20.0, statistic, framed, 0.3, JitterSchedule(1e-9))
 
 
-def outcome(run, tensors):
-    """Return aggregate, coordinates and the gradients of a loss on both."""
-    given = {name: value.clone().requires_grad_() for name, value in tensors.items()}
-    aggregate, coordinates = run(**given)
-    gradients = torch.autograd.grad(
-        aggregate.square().sum() + (coordinates * coordinates.detach().cos()).sum(),
-        list(given.values()),
-        allow_unused=True,
-        materialize_grads=True,
-    )
-    named = {f"gradient of {k}": g for k, g in zip(given, gradients, strict=True)}
-    return {"aggregate": aggregate.detach(), "coordinates": coordinates.detach(), **named}
-
-
 def whole_step(backend, edges, spec, *, controller, trace):
     def run(xi, message, coords, **maps):
         evolution = Evolution(0.6, 0.3, BOX, Controller(**maps) if controller else None)
         step = BACKENDS[backend].step
-        return step(xi, message, coords, edges, spec, evolution, trace=trace)[:2]
+        result = step(xi, message, coords, edges, spec, evolution, trace=trace)
+        return {"aggregate": result.aggregate, "coordinates": result.coordinates}
 
     return run
 
@@ -83,7 +71,7 @@ def written_out(edges, spec, *, controller):
             following.append(
                 torch.cat([mixed[:, :-M].clamp(-0.4, 0.4), mixed[:, -M:].clamp(-0.5, 0.7)], 1)
             )
-        return statistics.aggregate, torch.stack(following, 1)
+        return {"aggregate": statistics.aggregate, "coordinates": torch.stack(following, 1)}
 
     return run
 
