@@ -40,22 +40,13 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
     parser.add_argument("--json", action="store_true", help="print JSON and no more")
-    parser.add_argument(
-        "--node",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="ID",
-        help="nodes whose geometry is shown in any case",
-    )
-    parser.add_argument(
-        "--graph",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="ID",
-        help="graphs likewise, for a run on a set of graphs",
-    )
+    for flag, meaning in (
+        ("--node", "nodes whose geometry is shown in any case"),
+        ("--graph", "graphs likewise, for a run on a set of graphs"),
+    ):
+        parser.add_argument(
+            flag, nargs="+", action="extend", default=[], metavar="ID", help=meaning
+        )
     parser.add_argument(
         "--map",
         choices=("auto", "tsne", "pca"),

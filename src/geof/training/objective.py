@@ -7,7 +7,7 @@ learns the standardised ones, and predictions and metrics are given back in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,7 +85,10 @@ class Objective:
         kind, known = data.targets.kind, y[train]
         names = data.class_names if kind == "classes" else data.targets.names
         if kind == "classes":
-            return cls(kind, names, weights=_class_weights(known, names, class_weights))
+            weights = _weights(
+                class_weights, names, "class", lambda: _balanced_classes(known, len(names))
+            )
+            return cls(kind, names, weights=weights)
         for name, column in zip(names, known.t(), strict=True):
             if bool(column.isnan().all()):
                 raise DataError(
@@ -93,7 +96,8 @@ class Objective:
                     "another split, or do not name it as a label."
                 )
         if kind == "binary":
-            return cls(kind, names, weights=_positive_weights(known, names, class_weights))
+            weights = _weights(class_weights, names, "target", lambda: _balanced_positives(known))
+            return cls(kind, names, weights=weights)
         if class_weights is not None:
             raise ConfigError(
                 f"Expected no 'class_weights' for regression (got {class_weights!r}). Leave it out."
@@ -235,31 +239,26 @@ def _can_rank(name: str, labels: Tensor) -> bool:
     return name not in ("roc_auc", "average_precision") or len(labels.unique()) > 1
 
 
-def _class_weights(
-    labels: Tensor, names: Sequence[str], asked: ClassWeights | None
-) -> tuple[float, ...]:
-    """Return the weight of every class; balanced ones are 1 on average over the training rows."""
-    if asked is None or asked == "none":
-        return ()
-    if asked != "balanced":
-        return _given_weights(asked, names, "class")
-    counts = torch.bincount(labels, minlength=len(names)).clamp(min=1)
-    return tuple((len(labels) / (len(names) * counts.double())).tolist())
+def _balanced_classes(labels: Tensor, count: int) -> Tensor:
+    """Return a weight for every class, 1 on average over the training rows."""
+    counts = torch.bincount(labels, minlength=count).clamp(min=1)
+    return len(labels) / (count * counts.double())
 
 
-def _positive_weights(
-    y: Tensor, names: Sequence[str], asked: ClassWeights | None
-) -> tuple[float, ...]:
-    """Return the weight of the positive label of every target."""
-    if asked is None or asked == "none":
-        return ()
-    if asked != "balanced":
-        return _given_weights(asked, names, "target")
+def _balanced_positives(y: Tensor) -> Tensor:
+    """Return a weight for the positive label of every target."""
     positive, negative = (y == 1).sum(0).clamp(min=1), (y == 0).sum(0).clamp(min=1)
-    return tuple((negative.double() / positive).tolist())
+    return negative.double() / positive
 
 
-def _given_weights(asked: Sequence[float], names: Sequence[str], what: str) -> tuple[float, ...]:
+def _weights(
+    asked: ClassWeights | None, names: Sequence[str], what: str, balanced: Callable[[], Tensor]
+) -> tuple[float, ...]:
+    """Return the weights asked for, one for each class or target; none for all alike."""
+    if asked is None or asked == "none":
+        return ()
+    if asked == "balanced":
+        return tuple(balanced().tolist())
     if len(asked) != len(names):
         raise ConfigError(
             f"Expected 'class_weights' to hold a weight for each {what}, {', '.join(names)} (got "

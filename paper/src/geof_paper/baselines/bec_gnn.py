@@ -68,12 +68,7 @@ from geof.methods.registry import Method, register
 from geof.nn.inputs import SparseLinear
 from geof.nn.refinement import NodeNorm
 from geof.nn.settings import StepOutputs
-from geof.options import (
-    Count,
-    NonNegative,
-    Probability,
-    checked,
-)
+from geof.options import Count, NonNegative, Probability, checked
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import adjacency, input_features, scaled_features
 from geof_paper.presets import PRESETS

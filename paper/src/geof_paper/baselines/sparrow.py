@@ -50,11 +50,7 @@ from torch_geometric.nn import global_add_pool
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn.settings import StepOutputs
-from geof.options import (
-    Count,
-    Probability,
-    checked,
-)
+from geof.options import Count, Probability, checked
 from geof_paper.baselines.contrast import (
     LEAST_TEMPERATURE,
     exp_row_sums,
