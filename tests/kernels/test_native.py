@@ -404,12 +404,13 @@ def test_bits_do_not_depend_on_the_number_of_threads(random_state, B, m, dtype, 
 
 @needs_native
 @pytest.mark.usefixtures("_threads_restored")
-def test_a_hundred_repeats_give_the_same_bits(random_state):
+@pytest.mark.parametrize("repeats", [25, pytest.param(100, marks=pytest.mark.slow)])
+def test_repeats_give_the_same_bits(random_state, repeats):
     """With more threads than there are cores, so that they take turns in ever new ways."""
     inputs, _, evolve = crowd(random_state, 8, 4, "full")
     first = outcome(evolve, inputs, dtype=torch.float32)
     torch.set_num_threads(max(4, 1 + (os.cpu_count() or 1)))
-    for repeat in range(100):
+    for repeat in range(repeats):
         assert equal_bits(outcome(evolve, inputs, dtype=torch.float32), first), repeat
 
 

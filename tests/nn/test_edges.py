@@ -8,7 +8,7 @@ from torch import Tensor
 
 from geof import GeoF, GeoFConv
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
-from geof.kernels import BACKENDS, Neighbourhoods
+from geof.kernels import BACKENDS, Neighbourhoods, resolve_backend
 from geof.nn import EdgeEncoder, evolve_in_pieces
 from geof.testing import assert_same
 
@@ -24,6 +24,16 @@ WEIGHT = torch.rand(60, generator=DRAW, dtype=torch.float64)
 CODES = torch.stack([torch.randint(0, size, (60,), generator=DRAW) for size in SIZES], 1)
 NUMBERS = torch.randn(60, 2, generator=DRAW, dtype=torch.float64)
 BOTH = torch.cat([CODES, NUMBERS], 1)
+CARRIED = {
+    "weight": ({}, {"edge_weight": WEIGHT}),
+    "categories": ({"edge_categories": SIZES}, {"edge_attr": CODES}),
+    "numbers": ({"edge_channels": 2}, {"edge_attr": NUMBERS}),
+    "all": (
+        {"edge_categories": SIZES, "edge_channels": 2},
+        {"edge_weight": WEIGHT, "edge_attr": BOTH},
+    ),
+}
+"""What edges may carry: options of the model and its inputs."""
 
 
 def build(backend: str = "auto", *, seed: int = 0, moved: bool = True, **options) -> GeoF:
@@ -51,16 +61,9 @@ def with_gradients(model: GeoF, **edge_inputs: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("feedback", ["full", "mean", "diagonal", "none"])
-@pytest.mark.parametrize("kind", ["weight", "categories", "both"])
+@pytest.mark.parametrize("kind", ["weight", "categories", "all"])
 def test_backends_agree(backend, feedback, kind):
-    options, given = {
-        "weight": ({}, {"edge_weight": WEIGHT}),
-        "categories": ({"edge_categories": SIZES}, {"edge_attr": CODES}),
-        "both": (
-            {"edge_categories": SIZES, "edge_channels": 2},
-            {"edge_weight": WEIGHT, "edge_attr": BOTH},
-        ),
-    }[kind]
+    options, given = CARRIED[kind]
     ours, reference = (
         with_gradients(build(name, feedback=feedback, **options), **given)
         for name in (backend, "reference")
@@ -192,14 +195,19 @@ def test_pieces_carry_their_edges_terms(piece_size, static):
         torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", FAST)
-@pytest.mark.parametrize("kind", ["weight", "categories", "numbers"])
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    # All at once for what 'auto' chooses; each alone and the other backends with more time.
+    [
+        (backend, kind)
+        if (backend, kind) == (resolve_backend("auto", 4).name, "all")
+        else pytest.param(backend, kind, marks=pytest.mark.slow)
+        for backend in FAST
+        for kind in CARRIED
+    ],
+)
 def test_compiled_in_one_graph(backend, kind):
-    options, given = {
-        "weight": ({}, {"edge_weight": WEIGHT}),
-        "categories": ({"edge_categories": SIZES}, {"edge_attr": CODES}),
-        "numbers": ({"edge_channels": 2}, {"edge_attr": NUMBERS}),
-    }[kind]
+    options, given = CARRIED[kind]
     model = build(backend, **options)
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)

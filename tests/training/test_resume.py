@@ -110,21 +110,19 @@ def tear(out: Path, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "moments"),
     # Batches of graphs and of samples have the most to remember; see also tests/cli/test_kill.py.
-    [
-        k if k in ("graph", "node, sampled") else pytest.param(k, marks=pytest.mark.slow)
-        for k in KINDS
-    ],
+    [(kind, 6) for kind in ("graph", "node, sampled")]
+    + [pytest.param(kind, 20, marks=pytest.mark.slow) for kind in KINDS],
 )
-def test_twenty_random_kills_leave_no_trace(kind, machine, tmp_path):
+def test_random_kills_leave_no_trace(kind, moments, machine, tmp_path):
     task, draw = KINDS[kind](), random.Random(kind)
     assert machine.run(task, tmp_path / "whole", save_seconds=NEVER)
     whole = remains(tmp_path / "whole")
     assert machine.run(task, tmp_path / "watched")
     total = len(machine.deeds)
     kills = runs = 0
-    while kills < 20:
+    while kills < moments:
         out = tmp_path / str(runs)
         while not machine.run(
             task, out, last=draw.randrange(total), save_seconds=draw.choice([EVERY_EPOCH, NEVER])
