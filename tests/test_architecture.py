@@ -7,6 +7,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ MODULES = sorted(
 )
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Return the modules a file imports, wherever in it."""
     names = set()

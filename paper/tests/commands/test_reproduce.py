@@ -348,7 +348,6 @@ def wait_for_epochs(folder: Path, least: int, runs: int = 1) -> None:
     wait_for(is_so, 120)
 
 
-@REAL
 def test_a_grid_takes_a_process_per_core_unless_told(monkeypatch):
     made = []
     monkeypatch.setattr("geof.processes.cores", lambda: 3)
@@ -359,36 +358,37 @@ def test_a_grid_takes_a_process_per_core_unless_told(monkeypatch):
     assert made == [3, 2]
 
 
+@REAL
 @pytest.mark.slow
 def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path, monkeypatch):
-    """It goes on in this process: one that imports everything would tell no more."""
+    """One grid is ended in three ways, one after the other, each time further on.
 
-    def finish(folder: Path) -> None:
-        monkeypatch.chdir(folder)
-        assert main(["reproduce", *GRID]) == 0
-
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    finish(whole)
+    It is finished in this process: one that imports everything would tell no more.
+    """
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    for path in (whole, folder):
+        path.mkdir()
+    epochs = 0
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        folder = tmp_path / number.name
-        folder.mkdir()
         process = start(folder, "--workers", "2")
-        wait_for_epochs(folder, least=3, runs=2)
+        wait_for_epochs(folder, least=epochs + 3, runs=2)
         process.send_signal(number)
         said = process.communicate(timeout=60)[0]
         if number != signal.SIGKILL:
             assert process.returncode == 130
             assert "2 of 2 cells are not finished" in said
             assert marked(f"{MARK}={folder}") == []
-        wait_for(lambda mark=f"{MARK}={folder}": not marked(mark), 5)
+        wait_for(lambda: not marked(f"{MARK}={folder}"), 5)
         for path in folder.glob("runs/results/*/*"):
             assert (path / "training_state.safetensors").exists()
+            epochs = max(epochs, (path / "metrics.jsonl").read_text().count("\n"))
         assert not (folder / "reproduced").exists()
-        finish(folder)
-        for name in ("table.csv", "table.json", "table.md", "table.tex"):
-            path = Path("reproduced/second-order", name)
-            assert (folder / path).read_bytes() == (whole / path).read_bytes()
+    for path in (whole, folder):
+        monkeypatch.chdir(path)
+        assert main(["reproduce", *GRID]) == 0
+    for name in ("table.csv", "table.json", "table.md", "table.tex"):
+        path = Path("reproduced/second-order", name)
+        assert (folder / path).read_bytes() == (whole / path).read_bytes()
 
 
 @REAL
