@@ -34,7 +34,16 @@ ORDER = {
         ),
         *("testing", "report", "cli"),
     ],
-    "geof_paper": ["presets", "baselines", "bench", "studies", "grid", "render", "commands"],
+    "geof_paper": [
+        "presets",
+        "searches",
+        "baselines",
+        "bench",
+        "studies",
+        "grid",
+        "render",
+        "commands",
+    ],
 }
 MODULES = sorted(
     module.name

@@ -164,7 +164,7 @@ def _search(options: argparse.Namespace) -> int:
     from geof.cli.progress import stop_requests
     from geof.executor import Executor, InProcess
     from geof.processes import Processes, cores
-    from geof_paper.studies.search import (
+    from geof_paper.grid.search import (
         is_complete,
         markdown,
         read_trials,

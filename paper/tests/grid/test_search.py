@@ -12,9 +12,9 @@ from geof.errors import ConfigError
 from geof.io import read_yaml
 from geof.methods.registry import get_method, load_preset
 from geof_paper.commands.folders import results_folder
+from geof_paper.grid import search as study
 from geof_paper.grid.cells import BENCHMARKS
-from geof_paper.studies import search as study
-from geof_paper.studies.search import (
+from geof_paper.grid.search import (
     BUDGETS,
     GROUPS,
     METHODS,
