@@ -32,7 +32,7 @@ ORDER = {
             "data",
             "training",
         ),
-        *("testing", "report", "cli"),
+        *("estimators", "testing", "report", "cli"),
     ],
     "geof_paper": [
         "presets",

@@ -50,6 +50,13 @@ def test_the_example_of_the_trainer_runs(capsys):
     assert "Network(" in capsys.readouterr().out
 
 
+def test_the_example_of_the_estimators_runs(capsys):
+    text = (ROOT / "docs" / "estimators.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(block.replace("epochs=20", "epochs=1").replace("epochs=3", "epochs=1"), {})
+    assert "options.steps" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run"])
 def test_make_targets_exist(document):
     named = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / document).read_text()))

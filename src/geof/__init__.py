@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 from geof.version import __version__
 
 if TYPE_CHECKING:
+    from geof.estimators import (
+        GeoFGraphClassifier,
+        GeoFGraphRegressor,
+        GeoFLinkPredictor,
+        GeoFNodeClassifier,
+        GeoFNodeRegressor,
+    )
     from geof.nn.geof import GeoF
     from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
     from geof.nn.step import GeoFConv
@@ -22,6 +29,11 @@ _HOME = {
     "AddStructuralSignature": "geof.signature",
     "GeoF": "geof.nn.geof",
     "GeoFConv": "geof.nn.step",
+    "GeoFGraphClassifier": "geof.estimators",
+    "GeoFGraphRegressor": "geof.estimators",
+    "GeoFLinkPredictor": "geof.estimators",
+    "GeoFNodeClassifier": "geof.estimators",
+    "GeoFNodeRegressor": "geof.estimators",
     "GeoFState": "geof.nn.trace",
     "GraphReadout": "geof.nn.readout",
     "LinkReadout": "geof.nn.readout",
@@ -33,6 +45,11 @@ __all__ = [
     "AddStructuralSignature",
     "GeoF",
     "GeoFConv",
+    "GeoFGraphClassifier",
+    "GeoFGraphRegressor",
+    "GeoFLinkPredictor",
+    "GeoFNodeClassifier",
+    "GeoFNodeRegressor",
     "GeoFState",
     "GraphReadout",
     "LinkReadout",

@@ -145,6 +145,28 @@ class Table:
     unit: str = "line"
     types: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def from_frame(cls, frame: Any, source: str) -> Table:
+        """Return the cells of a data frame (pandas, or what has its interface).
+
+        Raises:
+            DataError: If two columns have the same name, or one has none.
+        """
+        header = _checked_header([str(name) for name in frame.columns], source)
+        columns: dict[str, list[str]] = {}
+        types: dict[str, str] = {}
+        for name, own in zip(header, frame.columns, strict=True):
+            cells, missing = frame[own].tolist(), frame[own].isna().tolist()
+            columns[name] = [
+                "" if gone else _text(cell) for cell, gone in zip(cells, missing, strict=True)
+            ]
+            kind = getattr(frame[own].dtype, "kind", "O")
+            if kind == "M":
+                types[name] = str(frame[own].dtype)
+            elif kind in "biuf":
+                types[name] = "boolean" if kind == "b" else "numeric"
+        return cls(source, columns, range(len(frame)), "row", types)
+
     def __len__(self) -> int:
         return len(self.places)
 
@@ -167,13 +189,17 @@ class Table:
         return self.columns[name]
 
 
-def read_table(file: File) -> Table:
+def read_table(file: File | Table) -> Table:
     """Read a table by its ending: ``.csv``, ``.tsv``, ``.parquet`` or ``.pq``.
+
+    One that is read already is returned as it is.
 
     Raises:
         DataError: If the file cannot be read, with the line where it breaks, or pyarrow is
             needed and not installed.
     """
+    if isinstance(file, Table):
+        return file
     ending = Path(file).suffix.lower()
     if ending in (".parquet", ".pq"):
         return _read_parquet(file)

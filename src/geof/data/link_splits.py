@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
@@ -40,7 +40,8 @@ from geof.draws import Integers, raw_permutation, raw_stream, run_starts, sorted
 from geof.errors import DataError, DtypeError, ShapeError
 from geof.options import require_positive
 
-_EDGES, _HELD_OUT_NEGATIVES, _TRAINING_NEGATIVES = range(3)  # one random stream each
+# One random stream each.
+_EDGES, _HELD_OUT_NEGATIVES, _TRAINING_NEGATIVES, _GIVEN_NEGATIVES = range(4)
 
 
 class LeakError(DataError):
@@ -156,6 +157,86 @@ class LinkSplit:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class FittingLinks(LinkSplit):
+    """Links whose test part is elsewhere: ``test`` and its negatives are empty.
+
+    Attributes:
+        given_negatives: Pairs known not to be links, which training sees before drawn ones.
+    """
+
+    given_negatives: Tensor = field(default_factory=lambda: _no_pairs())
+
+    _PARTS: ClassVar[tuple[str, ...]] = ("train", "validation", "validation_negatives")
+
+    def training_negatives(self, epoch: int) -> Tensor:
+        """Return as many pairs as training edges: those given, in turn, then drawn ones."""
+        drawn, given = super().training_negatives(epoch), self.given_negatives
+        bits = raw_stream(self.seed, _GIVEN_NEGATIVES, epoch)
+        count = min(given.size(1), drawn.size(1))
+        chosen = torch.from_numpy(raw_permutation(bits, given.size(1))[:count])
+        rest = torch.from_numpy(raw_permutation(bits, drawn.size(1))[count:])
+        return torch.cat([given[:, chosen], drawn[:, rest]], dim=1)
+
+
+def fitting_links(
+    edge_index: Tensor,
+    num_nodes: int,
+    seed: int,
+    *,
+    validation: float = 0.2,
+    candidates: Tensor | None = None,
+    negatives: Tensor | None = None,
+) -> FittingLinks:
+    """Hold a share of links out for validation, at random; there is no test part.
+
+    Args:
+        edge_index: All links, one direction is enough.
+        num_nodes: ``n``.
+        seed: Which draw.
+        validation: The share.
+        candidates: Those of the links that may be held out (default: all).
+        negatives: Pairs known not to be links; the same share of them validates. What they lack in
+            number is drawn.
+
+    Raises:
+        DataError: If a part would be empty, or a negative is a link.
+    """
+    edges = pair_codes("edge_index", edge_index, num_nodes)
+    pool = edges if candidates is None else pair_codes("candidates", candidates, num_nodes)
+    known = pair_codes("negatives", _no_pairs() if negatives is None else negatives, num_nodes)
+    _refuse_common("'negatives'", known, "the links", edges, num_nodes)
+    count = max(round(validation * len(pool)), 1) if 0 < validation < 1 else 0
+    if not 0 < count < len(edges):
+        raise DataError(
+            "Expected a share between 0 and 1 for validation and at least two links (got "
+            f"{validation} of {len(pool)} links). Give more links, or another share."
+        )
+    held = pool[raw_permutation(raw_stream(seed, _EDGES), len(pool))[:count]]
+    train = np.setdiff1d(edges, held, assume_unique=True)
+    _require_free_pairs(num_nodes, occupied=len(train), wanted=len(train))
+    order = known[raw_permutation(raw_stream(seed, _GIVEN_NEGATIVES), len(known))]
+    share = min(max(round(validation * len(known)), 1), count) if len(known) else 0
+    taken = np.sort(np.concatenate([edges, known]))
+    bits = raw_stream(seed, _HELD_OUT_NEGATIVES)
+    drawn = _draw_free_pairs(bits, num_nodes, taken, count - share)
+    return FittingLinks(
+        num_nodes=num_nodes,
+        seed=seed,
+        train=_pairs(train, num_nodes),
+        validation=_pairs(held, num_nodes),
+        validation_negatives=_pairs(np.concatenate([order[:share], drawn]), num_nodes),
+        test=_no_pairs(),
+        test_negatives=_no_pairs(),
+        name=f"links {1 - validation:g}/{validation:g} seed {seed}",
+        given_negatives=_pairs(order[share:], num_nodes),
+    )
+
+
+def _no_pairs() -> Tensor:
+    return torch.empty(2, 0, dtype=torch.long)
+
+
 def random_link_split(
     edge_index: Tensor,
     num_nodes: int,
@@ -236,18 +317,19 @@ def check_no_leak(
     true = pair_codes("all_edges", all_edges, n)
     seen = {"message": message_edge_index, "signature": signature_edge_index}
     present = {role: pair_codes(f"{role}_edge_index", edges, n) for role, edges in seen.items()}
-    for role, held_out in product(seen, ("validation", "test")):
+    held_out_edges = [name for name in ("validation", "test") if name in codes]
+    for role, held_out in product(seen, held_out_edges):
         _refuse_held_out(role, seen[role], present[role], held_out, codes[held_out], n)
     for name, held_out_codes in codes.items():
         _refuse_common(f"'{name}'", held_out_codes, "the training edges", train, n)
-    for name in ("validation_negatives", "test_negatives"):
+    for name in [name for name in codes if name not in held_out_edges]:
         _refuse_common(f"'{name}'", codes[name], "the true edges", true, n)
     for one, other in combinations(codes, 2):
         _refuse_common(f"'{one}'", codes[one], f"'{other}'", codes[other], n)
     for role in seen:
         _require_training_edges(role, present[role], train, n)
     _require_both_directions(message_edge_index, n)
-    positives = np.concatenate([train, codes["validation"], codes["test"]])
+    positives = np.concatenate([train, *(codes[name] for name in held_out_edges)])
     _require_same_graph(positives, true, n)
 
 

@@ -136,6 +136,47 @@ class GraphSplit(IndexSplit):
     kind: ClassVar[str] = "graph"
 
 
+class FittingSplit(IndexSplit):
+    """Training and validation items of data whose test part is elsewhere; ``test`` is empty."""
+
+    _PARTS: ClassVar[tuple[str, ...]] = ("train", "validation")
+
+    @classmethod
+    def of(cls, train: Tensor, validation: Tensor, name: str = "given") -> Self:
+        """Return the split of two lists of indices."""
+        return cls(train, validation, torch.empty(0, dtype=torch.long), name)
+
+
+def holdout_split(
+    size: int, seed: int, validation: float = 0.2, *, stratify: Tensor | None = None
+) -> FittingSplit:
+    """Hold a share of all items out for validation, at random; there is no test part.
+
+    Args:
+        size: How many items.
+        seed: Which draw.
+        validation: The share.
+        stratify: Classes ``(size,)`` that get the same share, to the nearest item.
+
+    Raises:
+        ConfigError: If the share is no share, or a part would be empty.
+    """
+    require_positive("seed", seed, least=0)
+    held = max(round(validation * size), 1) if 0 < validation < 1 else 0
+    if not 0 < held < size:
+        raise ConfigError(
+            "Expected a share between 0 and 1 for validation that leaves something to train on "
+            f"(got {validation} of {size}). Give more, or another share."
+        )
+    if stratify is None:
+        draw = raw_permutation(raw_stream(seed), size)
+    else:
+        draw = _stratified_order(_classes(stratify, size), seed)
+    order = torch.from_numpy(draw)
+    name = f"{1 - validation:g}/{validation:g} seed {seed}"
+    return FittingSplit.of(order[: size - held], order[size - held :], name)
+
+
 def random_node_split(
     num_nodes: int,
     seed: int,

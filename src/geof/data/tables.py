@@ -45,8 +45,8 @@ class EdgeOptions(TypedDict, total=False):
 
 
 def read_node_table(
-    nodes: File,
-    edges: File,
+    nodes: File | Table,
+    edges: File | Table,
     *,
     label: str | Sequence[str] | None,
     id_column: str | None = None,
@@ -66,7 +66,7 @@ def read_node_table(
     """Read a graph and fit the schema of its columns.
 
     Args:
-        nodes: ``.csv``, ``.tsv`` or ``.parquet``, a row per node.
+        nodes: ``.csv``, ``.tsv`` or ``.parquet``, a row per node; or a table that is read already.
         edges: The same, a row per edge; ``a, b`` and ``b, a`` are one edge unless ``directed``.
         label: The column to predict, or several; an empty cell is no label. ``None`` without
             labels.
@@ -134,8 +134,8 @@ def read_node_table(
 
 
 def encode_new_graph(
-    nodes: File,
-    edges: File,
+    nodes: File | Table,
+    edges: File | Table,
     encoder: ColumnEncoder,
     **edge_options: Unpack[EdgeOptions],
 ) -> NodeGraph:

@@ -1,5 +1,6 @@
 """Configs, tasks, the trainer and the files of a run."""
 
+from geof.training.callbacks import Callback, CsvLog, EpochLines, JsonLines, TensorBoard
 from geof.training.checkpoint import EpochReport, load_checkpoint, save_checkpoint
 from geof.training.chosen import adapted, facts_of
 from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
@@ -16,8 +17,12 @@ from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, bui
 from geof.training.trainer import Result, Trainer, Watch
 
 __all__ = [
+    "Callback",
+    "CsvLog",
+    "EpochLines",
     "EpochReport",
     "GraphTask",
+    "JsonLines",
     "LinkTask",
     "Network",
     "NodeTask",
@@ -26,6 +31,7 @@ __all__ = [
     "RunConfig",
     "Scores",
     "Task",
+    "TensorBoard",
     "Trainer",
     "TrainingConfig",
     "Watch",

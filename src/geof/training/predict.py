@@ -31,7 +31,7 @@ from geof.training.checkpoint import load_tensors, read_tensors
 from geof.training.config import RunConfig, TrainingConfig
 from geof.training.network import Network
 from geof.training.objective import Objective
-from geof.training.run_folder import CHECKPOINT, read_config, upgraded
+from geof.training.run_folder import CHECKPOINT, describe, read_config, upgraded
 from geof.training.tasks import (
     GraphTask,
     LinkTask,
@@ -42,9 +42,12 @@ from geof.training.tasks import (
     metric_of,
     node_signature,
 )
-from geof.training.trainer import sums_in_fixed_order
+from geof.training.trainer import Trainer, sums_in_fixed_order
 
 AnyPart: TypeAlias = Literal["train", "validation", "test"]
+
+_NOWHERE = Path("<no folder>")
+"""Stands for the folder of a run that was never written."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,55 @@ class Run:
                 f"Expected to rebuild the network of '{checkpoint}'. {error}"
             ) from error
         load_tensors(checkpoint, tensors, network)
-        network.eval()
-        names = tuple(map(str, about.get("class_names") or range(shape.num_classes)))
-        objective = Objective.recorded(about, names)
         beside = checkpoint.parent
         finished = (beside / "result.json").exists() or not (beside / "config.json").exists()
         config = replace(config, data=_data_config(beside, config.data))
-        return cls(network, config, shape, objective.names, objective, checkpoint, about, finished)
+        return cls._of(network, config, checkpoint, about, finished)
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> Run:
+        """Return what a trainer has trained, without reading a file."""
+        about = describe(trainer.config, trainer.task, trainer.schema)
+        best = trainer.progress.best
+        if best is None:
+            raise ConfigError("Expected a trainer that has trained (got one before 'fit').")
+        about["epoch"] = best.epoch
+        path = (trainer.out or _NOWHERE) / CHECKPOINT
+        return cls._of(trainer.network, trainer.config, path, about, True)
+
+    @classmethod
+    def _of(
+        cls, network: Network, config: RunConfig, path: Path, about: dict[str, Any], finished: bool
+    ) -> Run:
+        network.eval()
+        shape = network.shape
+        names = tuple(map(str, about.get("class_names") or range(shape.num_classes)))
+        objective = Objective.recorded(about, names)
+        return cls(network, config, shape, objective.names, objective, path, about, finished)
+
+    def predict_nodes(self, data: NodeGraph, piece_size: int | None = None) -> Predictions:
+        """Return the class probabilities of every node; see :func:`predict_nodes`."""
+        return predict_nodes(self, data, piece_size)
+
+    def predict_pairs(self, data: NodeGraph, pairs: Tensor) -> Predictions:
+        """Return the link probability of pairs ``(2, P)``; see :func:`predict_pairs`."""
+        return predict_pairs(self, data, pairs)
+
+    def predict_graphs(self, data: GraphSet, batch_size: int = 256) -> Predictions:
+        """Return the class probabilities of every graph; see :func:`predict_graphs`."""
+        return predict_graphs(self, data, batch_size)
+
+    def embed_nodes(self, data: NodeGraph) -> Embeddings:
+        """Return the states of every node; see :func:`embed_nodes`."""
+        return embed_nodes(self, data)
+
+    def embed_graphs(self, data: GraphSet, batch_size: int = 256) -> Embeddings:
+        """Return a vector per graph; see :func:`embed_graphs`."""
+        return embed_graphs(self, data, batch_size)
+
+    def evaluate_part(self, data: NodeGraph | GraphSet, part: AnyPart = "test") -> Scores:
+        """Score a part of the run's own split; see :func:`evaluate_part`."""
+        return evaluate_part(self, data, part)
 
     @property
     def folder(self) -> Path:

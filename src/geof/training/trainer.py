@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from geof.geometry import BlockCounts, counting_blocks
 from geof.io import write_atomically, write_json
 from geof.machine import note_machine
 from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
+from geof.training.callbacks import Callback, Callbacks
 from geof.training.checkpoint import (
     Best,
     EpochReport,
@@ -99,6 +100,7 @@ class Trainer:
         task: Data, split and protocol.
         out: Run folder to write, or ``None``. A run begun there before is gone on with.
         watch: How to follow the run and stop it.
+        callbacks: Told what happens: logs of your own, see :mod:`geof.training.callbacks`.
         allow_changes: Go on even if training options differ from those the run began with.
         schema: What a table of nodes went through, so that the checkpoint can read another one.
 
@@ -122,8 +124,9 @@ class Trainer:
         config: RunConfig,
         task: Task,
         *,
-        out: Path | None = None,
+        out: Path | str | None = None,
         watch: Watch | None = None,
+        callbacks: Sequence[Callback] = (),
         allow_changes: bool = False,
         schema: Schema | None = None,
     ) -> None:
@@ -131,9 +134,11 @@ class Trainer:
             raise ConfigError(
                 f"Expected the config's task, {config.task!r} (got a task for {task.kind!r})."
             )
-        self.config, self.task, self.out, self.schema = config, task, out, schema
+        self.config, self.task, self.schema = config, task, schema
+        self.out = None if out is None else Path(out)
         self.metric = metric_named(task.metric)
         self.watch = watch or Watch()
+        self.callbacks = Callbacks(callbacks)
         self.allow_changes = allow_changes
         torch.manual_seed(config.seed)
         self.network = Network(config, task.shape)
@@ -164,15 +169,19 @@ class Trainer:
         with locked(self.out), sums_in_fixed_order(fixed):
             about = describe(self.config, self.task, self.schema)
             for note in settle_config(self.out, about, allow_changes=self.allow_changes):
-                self.watch.on_note(note)
+                self._note(note)
             done = read_result(self.out)
             if done is not None:
-                self.watch.on_note("The run is finished already; this is its result.")
+                self._note("The run is finished already; this is its result.")
                 load_checkpoint(self.out / CHECKPOINT, self.network)
                 discard_states(self.out)
                 return Result(**done)
             self.task.save_split(self.out / "split.npz")
             return self._train()
+
+    def _note(self, note: str) -> None:
+        self.watch.on_note(note)
+        self.callbacks.on_note(self, note)
 
     def _require_stages(self) -> None:
         before, method = self.config.pretraining, self.config.method
@@ -219,15 +228,25 @@ class Trainer:
             hook = self.network.encoder.register_forward_pre_hook(self._remember_inputs)
             stack.callback(hook.remove)
             metrics = stack.enter_context(self._metrics_file())
+            self.callbacks.on_start(self)
+            stack.push(self._end_unfinished)
             while not self._is_over():
                 report = self._epoch(self.progress.epoch + 1)
                 metrics(report)
                 self.watch.on_epoch(report)
+                self.callbacks.on_epoch(self, report)
                 if not self._is_over() and self.watch.should_stop():
                     self._interrupt()
                 self._save(force=False)
-        self._note_blocks()
-        return self._result()
+            self._note_blocks()
+            result = self._result()
+            self.callbacks.on_end(self, result)
+        return result
+
+    def _end_unfinished(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Tell callbacks that there is no result."""
+        if error is not None:
+            self.callbacks.on_end(self, None)
 
     def _note_blocks(self) -> None:
         """Say how many blocks the jitter schedule did not serve, if any."""
@@ -236,7 +255,7 @@ class Trainer:
         kept = sum(report.kept_blocks for report in reports)
         if rescued or kept:
             epochs = sum(bool(report.rescued_blocks or report.kept_blocks) for report in reports)
-            self.watch.on_note(
+            self._note(
                 f"In {epochs} of {len(reports)} epochs blocks of the geometry stayed indefinite "
                 f"through the jitter schedule: {rescued} needed a jitter relative to their own "
                 f"size, {kept} kept their coordinates."
@@ -247,10 +266,10 @@ class Trainer:
             return
         self.progress, notes = load_state(self.out, self.network, self.optimiser_of, self.average)
         for note in notes:
-            self.watch.on_note(note)
+            self._note(note)
         self._saved_epoch = self.progress.epoch
         if self.progress.epoch:
-            self.watch.on_note(f"Going on after epoch {self.progress.epoch}.")
+            self._note(f"Going on after epoch {self.progress.epoch}.")
         (self.out / "failure.json").unlink(missing_ok=True)
 
     def is_pretext(self, epoch: int) -> bool:
@@ -310,6 +329,7 @@ class Trainer:
             for loss in grade(network, epoch):
                 losses.append(float(loss.detach()))
                 norms.append(self._step(loss, optimiser))
+                self.callbacks.on_step(self, epoch, len(norms))
             evaluating = True
             if not pretext and isinstance(network.encoder, HasEpochEnd):
                 network.encoder.end_epoch(task.view(network, place))
