@@ -54,9 +54,27 @@ class NumericalWarning(UserWarning):
     """A computation was rescued, for instance by a larger diagonal jitter."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+SHOWN = 10
+"""How many of a list a message names before it counts the rest, unless they are options."""
+
+
+def listed(names: Iterable[object], most: int = SHOWN) -> str:
+    """Return names for a message, a long list cut.
+
+    >>> listed(["a", "b"]), listed(range(4), most=2)
+    ("'a', 'b'", '0, 1 and 2 more')
+    """
+    every = list(names)
+    rest = len(every) - most
+    if rest <= 1:  # naming the last is as short as counting it
+        return ", ".join(map(repr, every))
+    return f"{', '.join(map(repr, every[:most]))} and {rest} more"
+
+
+def nearest(name: str, valid: Iterable[str], *, most: int = 50) -> str:
     """Return a hint naming the valid options and, when one is close, the likely one."""
     options = sorted(valid)
-    close = difflib.get_close_matches(name, options, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"Valid: {', '.join(map(repr, options))}.{hint}"
+    folded = {option.casefold(): option for option in options}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1)
+    hint = f" Did you mean {folded[close[0]]!r}?" if close else ""
+    return f"Valid: {listed(options, most)}.{hint}"

@@ -366,7 +366,7 @@ def _read_tables(config: DataConfig, run: Run) -> NodeGraph:
     from geof.data.columns import ColumnEncoder
     from geof.data.tables import encode_new_graph
 
-    schema = run.schema
+    schema, trained = run.schema, run.config.data
     if not isinstance(schema, ColumnEncoder):
         raise DataError(
             f"Expected a run trained on tables for '--nodes' (got '{run.path}'). Give the kind of "
@@ -379,10 +379,10 @@ def _read_tables(config: DataConfig, run: Run) -> NodeGraph:
         config.nodes,
         config.edges,
         schema,
-        source=config.source,
-        target=config.target,
-        edge_columns=config.edge_columns or "refuse",
-        directed=run.config.data.directed,
+        source=config.source or trained.source,
+        target=config.target or trained.target,
+        edge_columns=config.edge_columns or trained.edge_columns or "refuse",
+        directed=trained.directed,
     )
 
 

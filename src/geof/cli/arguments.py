@@ -34,7 +34,8 @@ class Parser(argparse.ArgumentParser):
         options, left = super().parse_known_args([] if self.absent else args, namespace)
         if self.words is None:
             return options, left
-        words = [word for word in left if "=" in word and not word.startswith("-")]
+        # One without "=" among them gets a better message than argparse has.
+        words = [word for word in left if not word.startswith("-")]
         setattr(options, self.words, [*getattr(options, self.words), *words])
         return options, [word for word in left if word not in words]
 
@@ -116,7 +117,25 @@ def add_training_data_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the labels are: classes, numbers, or yes-or-no each (default: guessed)",
     )
     more.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN", help="leave a node column out"
+        "--drop",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="leave a node column out; may be repeated",
+    )
+    more.add_argument(
+        "--kind",
+        dest="kinds",
+        action="append",
+        default=[],
+        metavar="COLUMN=KIND",
+        help="what a node column is, if not what it looks like: numeric, count, categorical or "
+        "boolean; may be repeated",
+    )
+    more.add_argument(
+        "--allow-singletons",
+        action="store_true",
+        help="admit classes with a single member",
     )
     more.add_argument(
         "--missing",
@@ -185,6 +204,7 @@ def config_of(options: argparse.Namespace) -> RunConfig:
     from geof.training.config import RunConfig
 
     load_plugins(options)
+    _refuse_bare_words(options)
     below = {} if options.config is None else read_config_file(options.config)
     flags = {name: getattr(options, name) for name in _RUN if getattr(options, name) is not None}
     data = given_data(options)
@@ -220,9 +240,43 @@ def given_data(options: argparse.Namespace) -> dict[str, Any]:
     from geof.options import declared
 
     values = {name: getattr(options, name, None) for name in declared(DataConfig)}
+    values["kinds"] = _kinds(values["kinds"] or ())
     if values["label"] and len(values["label"]) == 1:
         (values["label"],) = values["label"]
     return {name: value for name, value in values.items() if value}
+
+
+def _kinds(words: Sequence[str]) -> dict[str, str]:
+    """Return the kind of each column named."""
+    kinds = {}
+    for word in words:
+        column, equals, kind = word.rpartition("=")
+        if not equals or not column:
+            raise ConfigError(
+                f"Expected '--kind COLUMN=KIND', such as postcode=categorical (got {word!r})."
+            )
+        kinds[column] = kind
+    return kinds
+
+
+def _refuse_bare_words(options: argparse.Namespace) -> None:
+    """Raise for a word that is no option, naming the flag it stands after if that takes one."""
+    words = list(getattr(options, "words", ()))
+    for word in options.settings:
+        if "=" in word or word not in words:
+            continue
+        before = words[: words.index(word)]
+        flag = next((w for w in reversed(before) if w.startswith("-")), "")
+        if flag in _REPEATED:
+            first = before[len(before) - before[::-1].index(flag)]
+            raise ConfigError(
+                f"Expected one column after '{flag}' (got {first!r} and {word!r}). Repeat it: "
+                f"{flag} {first} {flag} {word}"
+            )
+
+
+_REPEATED = ("--drop", "--label", "--edge-attr", "--kind")
+"""Flags that take one word each and may be repeated."""
 
 
 def names_source(options: argparse.Namespace) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -32,7 +33,7 @@ from geof.data.targets import (
     column_facts,
     column_targets,
 )
-from geof.errors import ConfigError, DataError, ShapeError, nearest
+from geof.errors import SHOWN, ConfigError, DataError, ShapeError, listed, nearest
 
 Kind: TypeAlias = Literal["numeric", "count", "categorical", "boolean", "empty"]
 Missing: TypeAlias = Literal["error", "mean"]
@@ -203,8 +204,7 @@ class ColumnEncoder:
             DataError: If a column does not exist or cannot become features.
         """
         dropped, chosen = tuple(drop), dict(kinds or {})
-        for name in (*dropped, *chosen):
-            table.cells(name)
+        _require_named(table, (*dropped, *chosen))
         labels = (label,) if isinstance(label, str) else tuple(label or ())
         _check_options(labels, id_column, dropped, chosen, missing)
         facts = column_facts(table, labels, target_kind)[0] if labels else CLASSES
@@ -216,7 +216,7 @@ class ColumnEncoder:
                 "the known ones; a node may lack a label, not all of them."
             )
         features = [n for n in table.columns if n not in {*labels, id_column, *dropped}]
-        columns = tuple(_fit_column(table, n, chosen.get(n), missing) for n in features)
+        columns = _fit_columns(table, features, chosen, missing)
         own = labels[0] if labels and classes else None
         return cls(columns, id_column, own, class_names, dropped, missing, facts)
 
@@ -298,13 +298,13 @@ class ColumnEncoder:
         if lacking := [column.name for column in self.columns if column.name not in table.columns]:
             raise DataError(
                 f"Expected the columns of the training table in '{table.source}' (lacks "
-                f"{_listed(lacking)}). " + nearest(lacking[0], table.columns)
+                f"{listed(lacking)}). " + nearest(lacking[0], table.columns, most=SHOWN)
             )
         allowed = wanted | {self.label, self.id_column, *self.dropped, *self.targets.names}
         if unknown := [name for name in table.columns if name not in allowed]:
             raise DataError(
                 f"Expected only columns of the training table in '{table.source}' (got also "
-                f"{_listed(unknown)}). Remove them. " + nearest(unknown[0], wanted)
+                f"{listed(unknown)}). Remove them. " + nearest(unknown[0], wanted, most=SHOWN)
             )
 
 
@@ -347,6 +347,43 @@ def _check_options(
         raise ConfigError(f"Unknown missing={missing!r}. " + nearest(missing, get_args(Missing)))
 
 
+def _require_named(table: Table, names: Sequence[str]) -> None:
+    """Raise one error for all columns that are named and not there."""
+    lacking = [name for name in names if name not in table.columns]
+    if len(lacking) > 1:
+        raise DataError(
+            f"Expected the columns {listed(lacking)} in '{table.source}'. "
+            + nearest(lacking[0], table.columns, most=SHOWN)
+        )
+    for name in lacking:
+        table.cells(name)
+
+
+def _fit_columns(
+    table: Table, names: Sequence[str], chosen: Mapping[str, Kind], missing: Missing
+) -> tuple[ColumnSchema, ...]:
+    """Fit all columns; what is wrong with several is said at once."""
+    fitted: list[ColumnSchema] = []
+    wrong: dict[str, DataError] = {}
+    for name in names:
+        try:
+            fitted.append(_fit_column(table, name, chosen.get(name), missing))
+        except DataError as error:
+            wrong[name] = error
+    if len(wrong) == 1:
+        raise next(iter(wrong.values()))
+    if wrong:
+        reasons = "".join(f"\n- {error}" for error in list(wrong.values())[:SHOWN])
+        more = f"\n- and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        flags = " ".join(f"--drop {shlex.quote(name)}" for name in wrong)
+        raise DataError(
+            f"Expected columns that can become features in '{table.source}' ({len(wrong)} "
+            f"cannot). Correct them, or leave all of them out with drop={list(wrong)} ({flags})."
+            f"{reasons}{more}"
+        )
+    return tuple(fitted)
+
+
 def _fit_column(table: Table, name: str, chosen: Kind | None, missing: Missing) -> ColumnSchema:
     cells = table.columns[name]
     kind = chosen or _guess_kind(table, name)
@@ -374,7 +411,7 @@ def _guess_kind(table: Table, name: str) -> Kind:
         if kind not in get_args(Kind):
             raise DataError(
                 f"Expected numbers, words or booleans in column {name!r} of '{table.source}' (got "
-                f"type {kind}). Leave it out with drop=[{name!r}], or give it as numbers, one "
+                f"type {kind}). Leave it out with {_drop(name)}, or give it as numbers, one "
                 "column each."
             )
     else:
@@ -395,7 +432,7 @@ def _kind_of_text(table: Table, name: str, rows: Sequence[int]) -> Kind:
         raise DataError(
             f"Expected a number in column {name!r} (got {cells[words[0]]!r} at "
             f"{table.place(words[0])}). Correct it, leave the cell empty if the value is missing, "
-            f"or choose kinds={{{name!r}: 'categorical'}}."
+            f"or choose {_as_words(name)}."
         )
     return "categorical"
 
@@ -408,9 +445,18 @@ def _refuse_free_text(table: Table, name: str) -> None:
         raise DataError(
             f"Expected a category in column {name!r} of '{table.source}' (got {len(words)} "
             f"different values in {len(table)} rows, {length:.0f} characters on average: free text "
-            f"or names). Leave it out with drop=[{name!r}], replace it by an embedding, one column "
-            f"per number, or insist with kinds={{{name!r}: 'categorical'}}."
+            f"or names). Leave it out with {_drop(name)}, replace it by an embedding, one column "
+            f"per number, or insist with {_as_words(name)}."
         )
+
+
+def _drop(name: str) -> str:
+    return f"drop=[{name!r}] (--drop {shlex.quote(name)})"
+
+
+def _as_words(name: str) -> str:
+    flag = shlex.quote(f"{name}=categorical")
+    return f"kinds={{{name!r}: 'categorical'}} (--kind {flag})"
 
 
 def _values(table: Table, name: str, kind: Kind, missing: Missing) -> NDArray[np.float64]:
@@ -649,7 +695,3 @@ def _words(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"expected a list of strings, got {values!r}")
     return tuple(values)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from geof.data.catalogue import DatasetFacts
 from geof.draws import Integers
-from geof.errors import DataError, nearest
+from geof.errors import SHOWN, DataError, nearest
 
 File: TypeAlias = str | PathLike[str]
 
@@ -180,11 +180,22 @@ class Table:
         places = [self.places[row] for row in rows]
         return Table(self.source, columns, places, self.unit, self.types)
 
-    def cells(self, name: str, role: str = "column") -> Sequence[str]:
-        """Return a column, or raise ``DataError`` naming the nearest one there is."""
+    def cells(self, name: str, role: str = "column", flag: str = "") -> Sequence[str]:
+        """Return a column.
+
+        Args:
+            name: The column.
+            role: What it is for, for the message.
+            flag: What names another one, likewise.
+
+        Raises:
+            DataError: If there is none, naming the nearest one there is.
+        """
         if name not in self.columns:
+            remedy = f"Name it with {flag}. " if flag else ""
             raise DataError(
-                f"Expected the {role} {name!r} in '{self.source}'. " + nearest(name, self.columns)
+                f"Expected the {role} {name!r} in '{self.source}'. {remedy}"
+                + nearest(name, self.columns, most=SHOWN)
             )
         return self.columns[name]
 
@@ -327,7 +338,7 @@ def unique_cells(table: Table, column: str, known: Iterable[str] = ()) -> tuple[
             raise DataError(
                 f"Expected different identifiers in column {column!r} (got {name!r} at "
                 f"{table.place(seen[name])}, and again at {table.place(row)}). Merge the rows, or "
-                "name another id_column."
+                "name another column with id_column= (--id)."
             )
         seen[name] = row
     return tuple(seen)

@@ -48,7 +48,7 @@ from geof.data.records import (
     undirected_edges,
 )
 from geof.data.targets import TargetFacts
-from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
+from geof.errors import ConfigError, DataError, DtypeError, ShapeError, listed, nearest
 from geof.io import write_atomically
 
 _MATRIX_PARTS = ("data", "indices", "indptr", "shape")
@@ -91,12 +91,13 @@ def from_npz(
     _refuse_types({key: arrays.pop(key) for key in _TYPE_KEYS if key in arrays}, f"'{path}'")
     if "target_kind" in arrays:
         options.setdefault("target_kind", str(arrays["target_kind"]))  # type: ignore[typeddict-item]
-    x = finite_features(_npz_features(arrays, path), f"'{path}'")
-    edge_index, weights = _npz_edges(arrays, path)
+    there = [*arrays, *unused]
+    x = finite_features(_npz_features(arrays, path, there), f"'{path}'")
+    edge_index, weights = _npz_edges(arrays, path, there)
     edge_keys = {*({"adj_data"} if weights is not None else ()), *(_EDGE_KEYS & {*arrays})}
     notes = edge_columns_note(edge_keys, f"'{path}'", options)
     if unused:
-        notes.append(f"Keys not used: {', '.join(sorted(unused))}.")
+        notes.append(f"Keys not used: {listed(sorted(unused))}.")
     carried = None
     if edge_keys and options.get("edge_columns") == "use":
         carried = checked_carried(
@@ -195,7 +196,7 @@ def from_networkx(
         )
     notes = edge_columns_note(edge_keys, "the NetworkX graph", options)
     if known - wanted:
-        notes.append(f"Node attributes not used: {', '.join(sorted(map(str, known - wanted)))}.")
+        notes.append(f"Node attributes not used: {listed(sorted(map(str, known - wanted)))}.")
     pairs = [(index[a], index[b]) for a, b, _ in edges]
     edge_index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
     parts = [_attribute(attributes, feature) for feature in features]
@@ -432,7 +433,7 @@ def _pyg_parts(
         raise DataError(f"Expected 'edge_index' in {where}. " + nearest("edge_index", present))
     notes = edge_columns_note(_EDGE_KEYS & present, where, options)
     if unused := sorted(present - _EDGE_KEYS - {"x", "edge_index", "y", "num_nodes"}):
-        notes.append(f"Attributes not used: {', '.join(unused)}.")
+        notes.append(f"Attributes not used: {listed(unused)}.")
     x = data.x if "x" in present else _constant_feature(data.num_nodes or 0, notes)
     labels = torch.as_tensor(data.y).detach().cpu().numpy() if "y" in present else None
     return finite_features(x, where), data.edge_index.cpu(), labels, notes
@@ -447,29 +448,44 @@ def _load_npz(
             for key in set(aside) - set(archive.files):
                 raise DataError(f"Expected the key '{key}' in '{path}'. {nearest(key, archive)}")
             known = (_NPZ_KEYS | {*aside, *_TYPE_KEYS}) & set(archive.files)
-            return {key: archive[key] for key in sorted(known)}, set(archive.files) - known
+            arrays = {key: _plain_array(archive, key, path) for key in sorted(known)}
+            return arrays, set(archive.files) - known
     except DataError:
         raise
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        remedy = "Check the path, or copy the file again"
-        if "Object arrays" in str(error):
-            remedy = "Save numbers and strings as plain arrays, for instance np.array(x, dtype=str)"
         raise DataError(
-            f"Expected a whole .npz file of plain arrays at '{path}' (got: {error}). {remedy}."
+            f"Expected a whole .npz file of plain arrays at '{path}' (got: {error}). Check the "
+            "path, or copy the file again."
         ) from error
 
 
-def _npz_features(arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str]) -> Features:
+def _plain_array(archive: Any, key: str, path: str | PathLike[str]) -> NDArray[Any]:
+    """Return one array; objects, which are pickled, are refused by name."""
+    try:
+        array: NDArray[Any] = archive[key]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise DataError(
+            f"Expected plain arrays in '{path}' (got objects under '{key}'). Save numbers or "
+            f"strings there, for instance {key}=np.array({key}, dtype=str)."
+        ) from error
+    return array
+
+
+def _npz_features(
+    arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str], there: Sequence[str]
+) -> Features:
     if "x" in arrays:
         return arrays["x"]
-    matrix = _npz_matrix(arrays, "attr", "x", path)
+    matrix = _npz_matrix(arrays, "attr", "x", path, there)
     row_pointer, column = torch.from_numpy(matrix.indptr), torch.from_numpy(matrix.indices)
     value = torch.from_numpy(matrix.data.astype(np.float32))
     return sparse_features(row_pointer, column, value, matrix.shape)
 
 
 def _npz_edges(
-    arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str]
+    arrays: Mapping[str, NDArray[Any]], path: str | PathLike[str], there: Sequence[str]
 ) -> tuple[Tensor, NDArray[Any] | None]:
     """Return the edges and the weights of an adjacency matrix, if they are not all one."""
     if "edge_index" in arrays:
@@ -477,19 +493,24 @@ def _npz_edges(
             kind = arrays["edge_index"].dtype
             raise DtypeError(f"Expected whole numbers in 'edge_index' of '{path}' (got {kind}).")
         return torch.from_numpy(arrays["edge_index"].astype(np.int64)), None
-    matrix = _npz_matrix(arrays, "adj", "edge_index", path).tocoo()
+    matrix = _npz_matrix(arrays, "adj", "edge_index", path, there).tocoo()
     weights = matrix.data if (matrix.data != 1).any() else None
     return torch.from_numpy(np.stack([matrix.row, matrix.col])).long(), weights
 
 
 def _npz_matrix(
-    arrays: Mapping[str, NDArray[Any]], matrix: str, instead: str, path: str | PathLike[str]
+    arrays: Mapping[str, NDArray[Any]],
+    matrix: str,
+    instead: str,
+    path: str | PathLike[str],
+    there: Sequence[str],
 ) -> Any:
     if lacking := [k for p in _MATRIX_PARTS if (k := f"{matrix}_{p}") not in arrays]:
         raise DataError(
             f"Expected '{instead}' or all of '{matrix}_data', '{matrix}_indices', "
             f"'{matrix}_indptr' and '{matrix}_shape' in '{path}' (lacks '{instead}', "
-            f"{', '.join(map(repr, lacking))}; has {', '.join(map(repr, sorted(arrays)))})."
+            f"{', '.join(map(repr, lacking))}; has {listed(sorted(there)) or 'nothing'}). Save the "
+            f"array under the name '{instead}'."
         )
     data, indices, indptr, shape = (arrays[f"{matrix}_{part}"] for part in _MATRIX_PARTS)
     try:

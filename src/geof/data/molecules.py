@@ -26,7 +26,7 @@ from geof.data.records import (
 )
 from geof.data.targets import CLASSES, TargetKind, column_facts, column_targets, require_known
 from geof.draws import Integers
-from geof.errors import ConfigError, DataError, nearest
+from geof.errors import SHOWN, ConfigError, DataError, listed, nearest
 
 ATOM_SIZES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 """Sizes of OGB's vocabularies: atomic number, chirality, degree, charge, hydrogens, radical
@@ -208,7 +208,7 @@ def read_molecules(
     Args:
         file: ``.csv``, ``.tsv`` or ``.parquet``, a row per molecule. Further columns are not used
             and named in a note.
-        smiles: The column of SMILES.
+        smiles: The column of SMILES; ``"smiles"`` is also found in other letters, ``SMILES`` say.
         label: The column to predict, or several; an empty cell is no label. ``None`` for new
             molecules.
         id_column: The column of identifiers (default: rows, counted from 0, as the file has them).
@@ -227,6 +227,8 @@ def read_molecules(
         hint = nearest(on_invalid, get_args(OnInvalid))
         raise ConfigError(f"Unknown on_invalid={on_invalid!r}. {hint}")
     table = read_table(file)
+    given, smiles = smiles, smiles_column(table, smiles)
+    aside = [smiles if name == given else name for name in aside]
     graphs, invalid = _parse(table, smiles, on_invalid)
     rows = [row for row in range(len(table)) if row not in invalid]
     kept = table.take(rows)
@@ -237,7 +239,20 @@ def read_molecules(
     notes = _notes(table, invalid, {smiles, *labels, id_column, *aside})
     said = [*found.notes, *notes]
     read = graph_set(Path(file).stem, graphs, found.y, found.class_names, ids, said, found.facts)
-    return replace(read, aside=beside)
+    return replace(read, aside={given if name == smiles else name: beside[name] for name in beside})
+
+
+def smiles_column(table: Table, name: str = "smiles") -> str:
+    """Return the column of SMILES: that name, or, for ``"smiles"``, the one that differs in case.
+
+    Raises:
+        DataError: If there is none, with the flag that names it.
+    """
+    alike = [column for column in table.columns if column.strip().casefold() == "smiles"]
+    if name == "smiles" and name not in table.columns and len(alike) == 1:
+        return alike[0]
+    table.cells(name, "SMILES column", "smiles= (--smiles COLUMN)")
+    return name
 
 
 def _labels(
@@ -284,7 +299,7 @@ def _parse(table: Table, smiles: str, on_invalid: OnInvalid) -> tuple[list[Data]
     if not graphs:
         raise DataError(
             f"Expected molecules in column {smiles!r} of '{table.source}' (got {len(table)} rows, "
-            "none that can be parsed). Name the column with smiles=."
+            "none that can be parsed). Name the column with smiles= (--smiles COLUMN)."
         )
     return graphs, invalid
 
@@ -292,11 +307,13 @@ def _parse(table: Table, smiles: str, on_invalid: OnInvalid) -> tuple[list[Data]
 def _notes(table: Table, invalid: dict[int, str], used: set[str | None]) -> list[str]:
     notes = []
     if invalid:
-        places = ", ".join(f"{table.places[row]} ({text!r})" for row, text in invalid.items())
+        first = list(invalid.items())[:SHOWN]
+        places = ", ".join(f"{table.places[row]} ({text!r})" for row, text in first)
+        more = f" and {len(invalid) - SHOWN} more" if len(invalid) > SHOWN else ""
         notes.append(
             f"{len(invalid)} of {len(table)} SMILES in '{table.source}' cannot be parsed and are "
-            f"left out: {table.unit} {places}."
+            f"left out: {table.unit} {places}{more}."
         )
-    if unused := [repr(name) for name in table.columns if name not in used]:
-        notes.append(f"Columns not used: {', '.join(unused)}.")
+    if unused := [name for name in table.columns if name not in used]:
+        notes.append(f"Columns not used: {listed(unused)}.")
     return notes

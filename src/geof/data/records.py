@@ -32,7 +32,7 @@ from geof.data.targets import (
     require_known,
 )
 from geof.draws import Integers
-from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
+from geof.errors import ConfigError, DataError, DtypeError, ShapeError, listed, nearest
 
 EdgeColumns: TypeAlias = Literal["refuse", "ignore", "use"]
 Features: TypeAlias = Tensor | NDArray[Any]
@@ -541,15 +541,15 @@ def edge_columns_note(names: Iterable[str], where: str, options: ReadOptions) ->
     policy = options.get("edge_columns", "refuse")
     if policy not in _POLICIES:
         raise ConfigError(f"Unknown edge_columns={policy!r}. " + nearest(policy, _POLICIES))
-    listed = ", ".join(map(repr, sorted(names)))
-    if listed and policy == "refuse":
+    found = listed(sorted(names))
+    if found and policy == "refuse":
         raise DataError(
-            f"Expected edges without weights or attributes in {where} (got {listed}): the model "
+            f"Expected edges without weights or attributes in {where} (got {found}): the model "
             "does not use them unless asked to. Use them with edge_columns='use' (--edge-columns "
             "use), or drop them explicitly with edge_columns='ignore' (--edge-columns ignore)."
         )
-    ignored = listed and policy == "ignore"
-    return [f"Edge columns ignored on request: {listed}."] if ignored else []
+    ignored = found and policy == "ignore"
+    return [f"Edge columns ignored on request: {found}."] if ignored else []
 
 
 # Labels ---------------------------------------------------------------------------------------
@@ -645,8 +645,9 @@ def require_members(y: Tensor, names: Sequence[str], allowed: bool, where: str =
         raise DataError(
             f"Expected at least two members in every class (got one in {lonely[0]!r}{where}"
             + (f" and {len(lonely) - 1} other classes" if len(lonely) > 1 else "")
-            + "): no split can hold it. Merge or unlabel it, pass allow_singletons=True, or, if "
-            "the labels are amounts, target_kind='regression' (--target-kind regression)."
+            + "): no split can hold it. Merge or unlabel it, admit it with allow_singletons=True "
+            "(--allow-singletons), or, if the labels are amounts, use target_kind='regression' "
+            "(--target-kind regression)."
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from geof.data.cache import Entry, cache_key, content_hash, load_or_build
 from geof.data.catalogue import CATALOGUE, load
-from geof.data.columns import ArrayEncoder, Schema
+from geof.data.columns import ArrayEncoder, Kind, Schema
 from geof.data.graph_sets import PackedGraphs
 from geof.data.molecules import BOND_SIZES, RING_SIZE, in_ring
 from geof.data.own_splits import SMILES, split_columns
@@ -71,6 +71,16 @@ class DataConfig(Options):
         ),
     ] = False
     drop: Annotated[tuple[str, ...], Field(description="node columns to leave out")] = ()
+    kinds: Annotated[
+        dict[str, Kind],
+        Field(
+            description="node columns that are not what they look like, such as postcode: "
+            "categorical"
+        ),
+    ] = field(default_factory=dict)
+    allow_singletons: Annotated[
+        bool, Field(description="admit classes with a single member, which no split can hold")
+    ] = False
     missing: Annotated[
         Literal["error", "mean"] | None,
         Field(description="what to do with missing numbers (default: error)"),
@@ -153,6 +163,8 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "directed": ("nodes", "npz"),
     "standardise": ("npz",),
     "drop": ("nodes",),
+    "kinds": ("nodes",),
+    "allow_singletons": OWN,
     "edge_weight": ("nodes",),
     "edge_attr": ("nodes",),
     "source": ("nodes", "npz", "dataset"),
@@ -196,6 +208,7 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
         options: ReadOptions = {
             "edge_columns": config.edge_columns or "refuse",
             "directed": config.directed,
+            "allow_singletons": config.allow_singletons,
         }
         if config.target_kind is not None:
             options["target_kind"] = config.target_kind
@@ -216,6 +229,7 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
             id_column=config.id,
             target_kind=config.target_kind,
             aside=[smiles if name == SMILES else name for name in aside],
+            allow_singletons=config.allow_singletons,
         )
         if SMILES in aside:
             found = replace(found, aside={SMILES: found.aside[smiles]})
@@ -231,6 +245,8 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
             label=config.labels,
             id_column=config.id,
             drop=config.drop,
+            kinds=config.kinds,
+            allow_singletons=config.allow_singletons,
             target_kind=config.target_kind,
             directed=config.directed,
             aside=[name for name in aside if name != SMILES],

@@ -7,6 +7,7 @@ r"""The structure-aware prototype atlas (paper, section 3.1, Eq. 3).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class PrototypeAtlas(nn.Module):
     r"""Mixes shared geometric templates by a node's structural signature, Eq. (3).
 
     Args:
-        signature_channels: :math:`q`, the width of a signature.
+        signature_channels: :math:`q`, the width of a signature; 0 mixes alike at every node.
         prototypes: :math:`K`.
         blocks: :math:`B`.
         block_size: :math:`m`.
@@ -74,13 +75,18 @@ class PrototypeAtlas(nn.Module):
         super().__init__()
         require_positive("prototypes", prototypes)
         self.box = box
-        self.gate = nn.Linear(signature_channels, prototypes)
+        # Without a signature there is no weight to draw, of which torch would warn.
+        make = nn.Linear if signature_channels else partial(nn.utils.skip_init, nn.Linear)
+        self.gate = make(signature_channels, prototypes)
         self.prototypes = nn.Parameter(torch.empty(prototypes, blocks, num_coordinates(block_size)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        self.gate.reset_parameters()
+        if self.gate.in_features:
+            self.gate.reset_parameters()
+        else:  # as torch does, which would warn that there is no weight to draw
+            nn.init.zeros_(self.gate.bias)
         nn.init.normal_(self.prototypes, std=PROTOTYPE_SCALE)
 
     def forward(self, signature: Tensor) -> Tensor:

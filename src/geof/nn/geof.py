@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import get_args
+from typing import Literal, get_args, overload
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from geof.errors import NonFiniteError
+from geof.errors import ConfigError, NonFiniteError
 from geof.kernels import EdgeTerms, Neighbourhoods
 from geof.kernels.neighbourhood import NeighbourIndex, Piece, pieces_of
 from geof.nn.atlas import PrototypeAtlas
@@ -25,6 +25,8 @@ from geof.nn.inputs import (
     check_batch,
     check_finite,
     check_matrix,
+    in_autocast,
+    refuse_symbols,
 )
 from geof.nn.refinement import Refinement, drop_features, scale_rows
 from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSettings
@@ -57,7 +59,8 @@ class GeoF(Recurrence):
     Args:
         in_channels: Width of the node features.
         hidden_channels: :math:`d`.
-        signature_channels: :math:`q`, the width of the structural signatures.
+        signature_channels: :math:`q`, the width of the structural signatures; 17 for those that
+            ``structural_signature`` gives. 0 does without: all nodes start from the same geometry.
         blocks: :math:`B`, dividing ``hidden_channels``.
         prototypes: :math:`K`, the size of the atlas.
         steps: :math:`L \ge 1`.
@@ -104,13 +107,15 @@ class GeoF(Recurrence):
 
     Shapes:
         - **input:** features :math:`(n, F)` (dense, or sparse COO/CSR), edges :math:`(2, E)`
-          without self-loops, signature :math:`(n, q)`
+          without self-loops, signature :math:`(n, q)` unless :math:`q = 0`
         - **output:** environment states :math:`(n, d)`, or :math:`(n, (L + 1) d)` for
           ``outputs="all"``
 
     >>> model = GeoF(5, 16, signature_channels=3, blocks=4)
     >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     >>> model(torch.randn(3, 5), edge_index, torch.rand(3, 3)).shape
+    torch.Size([3, 16])
+    >>> GeoF(5, 16)(torch.randn(3, 5), edge_index).shape  # without signatures
     torch.Size([3, 16])
     """
 
@@ -119,7 +124,7 @@ class GeoF(Recurrence):
         in_channels: int,
         hidden_channels: int = 64,
         *,
-        signature_channels: int,
+        signature_channels: int = 0,
         blocks: int = 8,
         prototypes: int = 4,
         steps: int = 2,
@@ -195,6 +200,11 @@ class GeoF(Recurrence):
         self.lift_gain = lift_gain
         self.feature_lift = SparseLinear(in_channels, hidden_channels, bias=False)
         self._reset_lift()
+        if signature_features and not signature_channels:
+            raise ConfigError(
+                "Expected 'signature_channels' above 0 with signature_features=True (got 0). Give "
+                "signatures, or leave 'signature_features' out."
+            )
         self.signature_lift = (
             nn.Linear(signature_channels, hidden_channels, bias=False)
             if signature_features
@@ -229,22 +239,50 @@ class GeoF(Recurrence):
         with torch.no_grad():
             self.feature_lift.weight.mul_(self.lift_gain)
 
+    @overload
     def forward(
         self,
         x: Tensor,
         edge_index: Tensor | Neighbourhoods,
-        signature: Tensor,
+        signature: Tensor | None = ...,
+        batch: Tensor | None = ...,
+        edge_weight: Tensor | None = ...,
+        edge_attr: Tensor | None = ...,
+        *,
+        return_attention_weights: Literal[False] | None = ...,
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        signature: Tensor | None = ...,
+        batch: Tensor | None = ...,
+        edge_weight: Tensor | None = ...,
+        edge_attr: Tensor | None = ...,
+        *,
+        return_attention_weights: Literal[True],
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        signature: Tensor | None = None,
         batch: Tensor | None = None,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
-    ) -> Tensor:
+        *,
+        return_attention_weights: bool | None = None,
+    ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
         r"""Return the environment states :math:`h^L`, ``(n, d)``, or those of all steps.
 
         Args:
             x: Node features.
             edge_index: Edges, sources in the first row; or prepared
                 :class:`~geof.kernels.Neighbourhoods`.
-            signature: Structural signatures.
+            signature: Structural signatures; none where ``signature_channels`` is 0.
             batch: PyG's batch vector, checked and otherwise not needed: graphs of a batch share
                 no edge, so each comes out as it would alone.
             edge_weight: ``(E,)``, a factor :math:`w_{ij} \ge 0` on the unnormalised weight of each
@@ -252,27 +290,55 @@ class GeoF(Recurrence):
                 is 1.
             edge_attr: ``(E, columns)``, codes of the ``edge_categories``, then ``edge_channels``
                 numbers; of whole numbers where there are categories alone.
+            return_attention_weights: Return also the edges, self-loops among them, and the weights
+                of every step, ``(E, L)``, as PyG's layers give theirs.
 
         Edges with weights or attributes must differ from each other, or a
         :class:`~geof.errors.DataError` says which do not; self-loops among them are not read.
         """
+        refuse_symbols(x, edge_index, signature)
         if batch is not None:
             check_batch(batch, x.size(0))
-        return self.evolve(
-            x, edge_index, signature, edge_weight=edge_weight, edge_attr=edge_attr
-        ).output
+        wanted = bool(return_attention_weights)
+        state = self.evolve(
+            x,
+            edge_index,
+            signature,
+            trajectory=wanted,
+            edge_weight=edge_weight,
+            edge_attr=edge_attr,
+        )
+        if not wanted or state.trajectory is None:
+            return state.output
+        weights = torch.stack([step.weight for step in state.trajectory], dim=-1)
+        return state.output, (state.edges.edge_index, weights)
 
     def evolve(
         self,
         x: Tensor,
         edge_index: Tensor | Neighbourhoods,
-        signature: Tensor,
+        signature: Tensor | None = None,
         *,
         trajectory: bool = False,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> GeoFState:
         """Return the coupled state after the last step, and every step's trace on request."""
+        given = (x, edge_index, signature, trajectory, edge_weight, edge_attr)
+        if not in_autocast(x):
+            return self._evolved(*given)
+        with torch.autocast(x.device.type, enabled=False):  # moments need the model's precision
+            return self._evolved(*given)
+
+    def _evolved(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        signature: Tensor | None,
+        trajectory: bool,
+        edge_weight: Tensor | None,
+        edge_attr: Tensor | None,
+    ) -> GeoFState:
         check_matrix("x", x, self.in_channels, self.feature_lift.weight.dtype)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
@@ -319,7 +385,7 @@ class GeoF(Recurrence):
             check_finite("x", x.detach().to_dense())
             raise NonFiniteError(
                 "Expected finite lifted features (finite features times W_in are not). Lower the "
-                "learning rate or scale the features."
+                "learning rate, scale the features, or take bfloat16 in place of float16."
             )
         if self.signature_lift is not None:
             features = features + self.signature_lift(signature)

@@ -20,6 +20,22 @@ from geof.kernels import Neighbourhoods
 T = TypeVar("T")
 
 
+def refuse_symbols(*values: object) -> None:
+    """Refuse what ``to_hetero`` and other symbolic tracers put in place of tensors."""
+    if any(isinstance(value, torch.fx.Proxy) for value in values):
+        raise DtypeError(
+            "Expected tensors (got symbols of a tracer, as torch_geometric.nn.to_hetero makes "
+            "them): GeoF knows nodes and edges of one type. Give all nodes features of one width "
+            "with their type among them as 0/1 columns, take data.to_homogeneous(), and pass the "
+            "type of an edge as edge_attr with edge_categories=(types,)."
+        )
+
+
+def in_autocast(x: Tensor) -> bool:
+    """Return whether torch would lower the precision of products with these features."""
+    return torch.is_autocast_enabled(x.device.type) if isinstance(x, Tensor) else False
+
+
 def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) -> None:
     """Require a floating-point ``(n, channels)`` tensor of the model's dtype."""
     if not isinstance(value, Tensor):

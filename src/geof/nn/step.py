@@ -34,7 +34,16 @@ from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_
 from geof.kernels.interface import Controller, Transport, gate
 from geof.nn.controller import CorrectionController
 from geof.nn.edges import EdgeEncoder, edge_terms
-from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
+from geof.nn.explain import EdgeMask
+from geof.nn.inputs import (
+    SparseLinear,
+    as_neighbourhoods,
+    check_finite,
+    check_matrix,
+    check_same_nodes,
+    in_autocast,
+    refuse_symbols,
+)
 from geof.nn.settings import StepSettings, step_spec, updates_geometry
 from geof.nn.trace import CoupledState, StepTrace, step_trace
 from geof.options import require_divisible, require_positive
@@ -110,6 +119,7 @@ class Recurrence(nn.Module):
             hidden_channels=controller_channels,
             rank=correction_rank,
         )
+        self.edge_mask = EdgeMask()
         self.edge_encoder: EdgeEncoder | None = None
         if edge_channels or edge_categories:
             self.edge_encoder = EdgeEncoder(
@@ -134,6 +144,7 @@ class Recurrence(nn.Module):
 
         Those of prepared neighbourhoods are kept where neither is given.
         """
+        edge_weight = self.edge_mask.on(edge_weight)
         carrying = edge_weight is not None or edge_attr is not None
         edges = as_neighbourhoods(edge_index, num_nodes, origin=carrying)
         dtype = self.transport.message.weight.dtype
@@ -317,10 +328,12 @@ class GeoFConv(Recurrence):
     passing the coordinates on; without them the layer starts from identity frames.
 
     Args:
-        channels: :math:`d`, the width of the state (input and output).
+        in_channels: Width of the input.
+        out_channels: :math:`d`, the width of the state that comes out (default: as the input). With
+            both given, even if equal, a linear map without bias comes before the step.
         signature_channels: :math:`q`, the width of the structural signatures the controller
             sees (default: 0, none).
-        blocks: :math:`B`, dividing ``channels``.
+        blocks: :math:`B`, dividing ``out_channels``.
         correction_rank: :math:`r` of the controller's factors.
         controller_channels: Width of the controller's hidden layer.
         backend: ``"auto"``, ``"native"``, ``"torch"`` or ``"reference"``.
@@ -329,7 +342,7 @@ class GeoFConv(Recurrence):
         **settings: Any field of :class:`geof.nn.settings.StepSettings`.
 
     Shapes:
-        - **input:** state :math:`(n, d)`, edges :math:`(2, E)`, coordinates
+        - **input:** features :math:`(n, F)`, edges :math:`(2, E)`, coordinates
           :math:`(n, B, m(m+1)/2)`, signature :math:`(n, q)`
         - **output:** state :math:`(n, d)`, coordinates :math:`(n, B, m(m+1)/2)`
 
@@ -340,11 +353,14 @@ class GeoFConv(Recurrence):
     (torch.Size([3, 16]), torch.Size([3, 4, 10]))
     >>> x, coordinates = conv(x, edge_index, coordinates)  # a second step, or a second layer
     >>> h = conv.environment(x, coordinates)  # the states in shared coordinates, for a readout
+    >>> GeoFConv(7, 32)
+    GeoFConv(7, 32, blocks=8)
     """
 
     def __init__(
         self,
-        channels: int,
+        in_channels: int,
+        out_channels: int | None = None,
         *,
         signature_channels: int = 0,
         blocks: int = 8,
@@ -355,8 +371,9 @@ class GeoFConv(Recurrence):
         edge_categories: Sequence[int] = (),
         **settings: Any,
     ) -> None:
+        require_positive("in_channels", in_channels)
         super().__init__(
-            channels,
+            in_channels if out_channels is None else out_channels,
             signature_channels=signature_channels,
             blocks=blocks,
             correction_rank=correction_rank,
@@ -366,7 +383,42 @@ class GeoFConv(Recurrence):
             edge_channels=edge_channels,
             edge_categories=edge_categories,
         )
-        self.in_channels = self.out_channels = channels
+        self.in_channels, self.out_channels = in_channels, self.channels
+        self.lift = (
+            None if out_channels is None else SparseLinear(in_channels, out_channels, bias=False)
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        super().reset_parameters()
+        if self.lift is not None:
+            self.lift.reset_parameters()
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        coordinates: Tensor | None = ...,
+        signature: Tensor | None = ...,
+        edge_weight: Tensor | None = ...,
+        edge_attr: Tensor | None = ...,
+        *,
+        return_attention_weights: Literal[False] | None = ...,
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        coordinates: Tensor | None = ...,
+        signature: Tensor | None = ...,
+        edge_weight: Tensor | None = ...,
+        edge_attr: Tensor | None = ...,
+        *,
+        return_attention_weights: Literal[True],
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]: ...
 
     def forward(
         self,
@@ -376,16 +428,39 @@ class GeoFConv(Recurrence):
         signature: Tensor | None = None,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+        *,
+        return_attention_weights: bool | None = None,
+    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Return the state and the coordinates after one step.
 
         Coordinates are taken as they are; those a step returns lie inside the admissible box.
-        Weights and attributes of edges are those of :meth:`geof.nn.GeoF.forward`.
+        Weights and attributes of edges are those of :meth:`geof.nn.GeoF.forward`. With
+        ``return_attention_weights=True`` the edges, self-loops among them, and the weight of each,
+        ``(E, 1)``, come third, as PyG's layers give them.
         """
-        check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
+        refuse_symbols(x, edge_index)
+        carried, weights = (edge_weight, edge_attr), bool(return_attention_weights)
+        given = (x, edge_index, coordinates, signature, carried, weights)
+        if not in_autocast(x):
+            return self._one_step(*given)
+        with torch.autocast(x.device.type, enabled=False):  # moments need the model's precision
+            return self._one_step(*given)
+
+    def _one_step(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Neighbourhoods,
+        coordinates: Tensor | None,
+        signature: Tensor | None,
+        carried: tuple[Tensor | None, Tensor | None],
+        weights: bool,
+    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        check_matrix("x", x, self.in_channels, self.transport.message.weight.dtype)
+        if self.lift is not None:
+            x = self.lift(x)
         check_finite("x", x)
         signature = self.checked_signature(signature, x.size(0))
-        edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
+        edges = self.neighbourhoods(edge_index, x.size(0), *carried)
         identity = self.identity_coordinates(x.size(0))
         if coordinates is None:
             coordinates = identity
@@ -395,8 +470,11 @@ class GeoFConv(Recurrence):
                 f"{tuple(identity.shape)} and dtype {identity.dtype} (got "
                 f"{tuple(coordinates.shape)}, {coordinates.dtype})."
             )
-        state, _ = self.step(CoupledState(x, coordinates), edges, signature)
-        return state.features, state.coordinates
+        state, trace = self.step(CoupledState(x, coordinates), edges, signature, trace=weights)
+        if trace is None:
+            return state.features, state.coordinates
+        return state.features, state.coordinates, (edges.edge_index, trace.weight.unsqueeze(-1))
 
     def __repr__(self) -> str:
-        return f"GeoFConv({self.channels}, blocks={self.blocks})"
+        sizes = f"{self.in_channels}, {self.channels}" if self.lift is not None else self.channels
+        return f"GeoFConv({sizes}, blocks={self.blocks})"
