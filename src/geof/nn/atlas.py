@@ -7,7 +7,6 @@ r"""The structure-aware prototype atlas (paper, section 3.1, Eq. 3).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +43,17 @@ class _Mixture(torch.autograd.Function):
         return grad @ prototypes.t(), total
 
 
+class _Gate(nn.Linear):
+    """A linear layer that may have no input, of which torch would warn."""
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        if self.in_features:
+            super().reset_parameters()
+        else:
+            nn.init.zeros_(self.bias)
+
+
 class PrototypeAtlas(nn.Module):
     r"""Mixes shared geometric templates by a node's structural signature, Eq. (3).
 
@@ -75,18 +85,13 @@ class PrototypeAtlas(nn.Module):
         super().__init__()
         require_positive("prototypes", prototypes)
         self.box = box
-        # Without a signature there is no weight to draw, of which torch would warn.
-        make = nn.Linear if signature_channels else partial(nn.utils.skip_init, nn.Linear)
-        self.gate = make(signature_channels, prototypes)
+        self.gate = _Gate(signature_channels, prototypes)
         self.prototypes = nn.Parameter(torch.empty(prototypes, blocks, num_coordinates(block_size)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        if self.gate.in_features:
-            self.gate.reset_parameters()
-        else:  # as torch does, which would warn that there is no weight to draw
-            nn.init.zeros_(self.gate.bias)
+        self.gate.reset_parameters()
         nn.init.normal_(self.prototypes, std=PROTOTYPE_SCALE)
 
     def forward(self, signature: Tensor) -> Tensor:
