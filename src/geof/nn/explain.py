@@ -21,6 +21,8 @@ class EdgeMask(MessagePassing):  # type: ignore[misc]  # PyG ships no types
         self._loop_mask: Tensor | None = None
         self._apply_sigmoid = True
 
+    __setstate__ = nn.Module.__setstate__  # PyG's looks for what its own constructor makes
+
     def on(self, edge_weight: Tensor | None) -> Tensor | None:
         """Return the weights of the given edges under the mask, if there is one."""
         mask = self._edge_mask
