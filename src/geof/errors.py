@@ -50,6 +50,10 @@ class StoppedError(GeofError):
     """A run was asked to stop and has saved its state."""
 
 
+class CostWarning(UserWarning):
+    """What was asked for will take long, and something cheaper may do."""
+
+
 class NumericalWarning(UserWarning):
     """A computation was rescued, for instance by a larger diagonal jitter."""
 

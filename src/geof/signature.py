@@ -38,6 +38,7 @@ from torch_geometric.transforms import BaseTransform
 
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, nearest
 from geof.kernels.neighbourhood import check_edge_index
+from geof.progress import announce, clock, tracked
 
 Degree = Literal["max", "log"]
 Method = Literal["exact", "estimate"]
@@ -298,6 +299,10 @@ def _require_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
 _MAX_COLUMNS = 32
 # Float64 numbers held per node and column: two powers, their product, the probes.
 _BUFFERS = 4
+# Multiply-adds per second and thread, between the 2.6e9 of Photo alone and the 0.8e9 of Physics on
+# a busy machine (docs/signatures.md).
+_RATE = 1.2e9
+_ESTIMATE = "an estimate, signature.method=estimate (method='estimate' in Python)"
 
 
 def columns_at_a_time(num_nodes: int, memory_bytes: int) -> int:
@@ -317,7 +322,9 @@ def exact_returns(
     """
     component, sizes = _components_by_size(walk)
     products = (walk_length - 1) // 2
-    _check_work(products * float(np.diff(walk.indptr) @ sizes[component]), max_work)
+    work = products * float(np.diff(walk.indptr) @ sizes[component])
+    _check_work(work, max_work)
+    announce("Exact signatures", work / (_RATE * torch.get_num_threads()), _ESTIMATE)
     order = _component_order(walk, component)
     walk = walk[order][:, order]
     walk.sort_indices()
@@ -335,7 +342,8 @@ def exact_returns(
         return returns
 
     total = np.zeros((walk_length - 2, walk.shape[0]))
-    for block in _in_threads(block_returns, range(0, int(sizes[0]), columns)):
+    starts = range(0, int(sizes[0]), columns)
+    for block in tracked("signatures", _in_threads(block_returns, starts), len(starts)):
         total[:, : block.shape[1]] += block
     values = np.empty_like(total)
     values[:, order] = total
@@ -364,7 +372,8 @@ def estimated_returns(
         return moments
 
     moments = np.zeros((2, walk_length - 2, size))
-    for block in _in_threads(block_moments, range(0, probes, columns)):
+    starts = range(0, probes, columns)
+    for block in tracked("signatures", _in_threads(block_moments, starts), len(starts)):
         moments += block
     mean, square = moments / probes
     variance = np.maximum(square - mean**2, 0) / (probes - 1)  # of the mean
@@ -445,6 +454,7 @@ def _check_work(work: float, max_work: float | None) -> None:
     if max_work is not None and work > max_work:
         raise DataError(
             f"Expected the exact return probabilities to take at most max_work={max_work:.1e} "
-            f"multiply-adds (got {work:.1e}). Pass method='estimate', or max_work=None to "
-            "compute them all the same."
+            f"multiply-adds (got {work:.1e}, about {clock(work / _RATE)} on one core). Take an "
+            "estimate with method='estimate' (signature.method=estimate on the command line), or, "
+            "in Python, max_work=None to compute them all the same."
         )

@@ -16,7 +16,7 @@ import torch
 
 from geof.data.sources import DataConfig
 from geof.errors import ConfigError, DataError, FolderLockedError, StoppedError
-from geof.training import Network, TrainingConfig, Watch
+from geof.training import Network, TrainingConfig, Watch, trainer
 from geof.training.checkpoint import CURRENT, PREVIOUS
 from geof.training.predict import Run
 from geof.training.run_folder import LOCK
@@ -38,7 +38,7 @@ KINDS = {
     "node, sampled": lambda: node_task(training=SAMPLED),
     "link, sampled": lambda: link_task(training=TrainingConfig(batch_size=30, fanouts=(2, 2))),
 }
-EVERY_EPOCH, NEVER = 0.0, 1e9
+EVERY_EPOCH, EVERY_STEP, NEVER = 0.0, 0.0, 1e9
 
 
 class Killed(BaseException):
@@ -72,13 +72,22 @@ class Machine:
             raise Killed
         self.deeds.append(name)
 
-    def run(self, task, out, last=None, save_seconds=EVERY_EPOCH, settings=SETTINGS):
+    def run(
+        self,
+        task,
+        out,
+        last=None,
+        save_seconds=EVERY_EPOCH,
+        settings=SETTINGS,
+        step_seconds=NEVER,
+    ):
         """Train until the end or the last deed; return whether it was the end."""
         self.last, self.deeds = last, []
         watch = Watch(
             should_stop=lambda: self.deed("should_stop"),
             on_epoch=lambda report: self.deed("on_epoch"),
             save_seconds=save_seconds,
+            step_seconds=step_seconds,
         )
         try:
             fit(task, settings, options=FRAGILE, out=out, watch=watch)
@@ -125,7 +134,11 @@ def test_random_kills_leave_no_trace(kind, moments, machine, tmp_path):
     while kills < moments:
         out = tmp_path / str(runs)
         while not machine.run(
-            task, out, last=draw.randrange(total), save_seconds=draw.choice([EVERY_EPOCH, NEVER])
+            task,
+            out,
+            last=draw.randrange(total),
+            save_seconds=draw.choice([EVERY_EPOCH, NEVER]),
+            step_seconds=draw.choice([EVERY_STEP, NEVER]),
         ):
             kills += 1
             if not (out / "result.json").exists():
@@ -186,6 +199,22 @@ def test_a_stopped_run_goes_on(whole, tmp_path):
     remaining, notes = finished(node_task(), tmp_path)
     assert remaining == whole
     assert "Going on after epoch 2." in notes
+
+
+@pytest.mark.parametrize("kind", ["graph", "node, sampled"])
+def test_a_long_epoch_is_stopped_and_gone_on_with_between_its_steps(kind, monkeypatch, tmp_path):
+    whole = finished(KINDS[kind](), tmp_path / "whole")[0]
+    monkeypatch.setattr(trainer, "LONG_EPOCH", 0.0)
+    steps: list[tuple[int, int]] = []
+    watch = Watch(
+        on_step=lambda epoch, step: steps.append((epoch, step)),
+        should_stop=lambda: steps[-1] == (2, 1),
+    )
+    with pytest.raises(StoppedError, match=r"within epoch 2, after 1 of \d+ steps; the state is"):
+        fit(KINDS[kind](), SETTINGS, options=FRAGILE, out=tmp_path / "run", watch=watch)
+    remaining, notes = finished(KINDS[kind](), tmp_path / "run")
+    assert "Going on within epoch 2, after step 1." in notes
+    assert remaining == whole
 
 
 @pytest.mark.parametrize("harm", ["bit", "cut", "emptied"])

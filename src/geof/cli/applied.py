@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,8 +61,9 @@ def evaluate(options: argparse.Namespace) -> int:
     from geof.training.predict import evaluate_part
 
     opened = open_run(options)
-    data = read_data(options, opened, labelled=True)
-    scores = evaluate_part(opened, data, options.part)
+    with _shown():
+        data = read_data(options, opened, labelled=True)
+        scores = evaluate_part(opened, data, options.part)
     say_notes(options, opened, data.notes)
     if options.json:
         answer = {"part": options.part, "metrics": scores.metrics, "loss": scores.loss}
@@ -120,8 +122,9 @@ def predict(options: argparse.Namespace) -> int:
         "target": options.target,
         "edge_columns": options.edge_columns or "refuse",
     }
-    data = read_data(options, opened, labelled=True)
-    table = _predictions(options, opened, data, pair_options)
+    with _shown():
+        data = read_data(options, opened, labelled=True)
+        table = _predictions(options, opened, data, pair_options)
     say_notes(options, opened, data.notes)
     write_table(options.out, table)
     if options.json:
@@ -214,9 +217,11 @@ def embed(options: argparse.Namespace) -> int:
 
     require_output(options, _VECTORS)
     opened = open_run(options)
-    data = read_data(options, opened)
-    graphs = isinstance(data, GraphSet)
-    found = embed_graphs(opened, data) if isinstance(data, GraphSet) else embed_nodes(opened, data)
+    with _shown():
+        data = read_data(options, opened)
+        graphs = isinstance(data, GraphSet)
+        embed_all: Any = embed_graphs if graphs else embed_nodes
+        found: Embeddings = embed_all(opened, data)
     say_notes(options, opened, data.notes)
     if options.out.suffix == ".npz":
         _write_arrays(options.out, found)
@@ -432,6 +437,15 @@ def _require_pyarrow() -> None:
             "Expected pyarrow for '.parquet' files. Install it with pip install pyarrow, or "
             "write '.csv'."
         ) from error
+
+
+def _shown() -> AbstractContextManager[None]:
+    """Show on the error stream how far long work is."""
+    from rich.console import Console
+
+    from geof.cli.progress import working
+
+    return working(Console(stderr=True))
 
 
 def _or(suffixes: Sequence[str]) -> str:

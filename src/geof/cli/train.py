@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from geof.training import Result, Task, Trainer
 
 
+GRACE = 5.0
+"""Seconds that an epoch is given to end after Ctrl-C."""
+
+
 def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
@@ -58,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """Read the data, train, print the result."""
     from rich.console import Console
 
+    from geof.cli.progress import working
     from geof.data.sources import notes_of, read_data
     from geof.training import Trainer, adapted, build_task
 
@@ -70,12 +75,13 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         print(config.to_yaml(), end="")
         return 0
-    data, schema = read_data(config.data, config.task, config.split)
-    config = adapted(config, data)
-    task = build_task(config, data)
+    console = Console(stderr=options.json, quiet=options.json and options.quiet)
+    with working(console, quiet=options.quiet):
+        data, schema = read_data(config.data, config.task, config.split)
+        config = adapted(config, data)
+        task = build_task(config, data)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     out = options.out or Path("runs") / f"{data.name}-{stamp}"
-    console = Console(stderr=options.json, quiet=options.json and options.quiet)
     for note in notes_of(data):
         _say(console, f"note: {note}")
     for key, reason in config.chosen.items():
@@ -104,10 +110,15 @@ def _fit(trainer: Trainer, out: Path, console: Console, *, quiet: bool) -> Resul
     from geof.training import Watch
 
     config, task = trainer.config, trainer.task
+    whole = task.kind != "graph" and config.training.fanouts is None
     with (
-        stop_requests() as should_stop,
+        stop_requests(grace=GRACE) as should_stop,
         training_meter(
-            console, config.training.epochs, quiet=quiet, shown=trainer.metric.shown
+            console,
+            config.training.epochs,
+            quiet=quiet,
+            shown=trainer.metric.shown,
+            cheaper="batch_size=1024 fanouts=[10,10]" if whole else "",
         ) as meter,
     ):
         meter.start(
@@ -117,6 +128,7 @@ def _fit(trainer: Trainer, out: Path, console: Console, *, quiet: bool) -> Resul
         trainer.watch = Watch(
             on_note=lambda note: _say(console, f"note: {note}"),
             on_epoch=meter.epoch,
+            on_step=lambda epoch, step: meter.batch(epoch, step, task.steps_per_epoch),
             should_stop=should_stop,
         )
         try:

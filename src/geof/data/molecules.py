@@ -27,6 +27,7 @@ from geof.data.records import (
 from geof.data.targets import CLASSES, TargetKind, column_facts, column_targets, require_known
 from geof.draws import Integers
 from geof.errors import SHOWN, ConfigError, DataError, listed, nearest
+from geof.progress import tracked
 
 ATOM_SIZES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 """Sizes of OGB's vocabularies: atomic number, chirality, degree, charge, hydrogens, radical
@@ -285,7 +286,8 @@ def _parse(table: Table, smiles: str, on_invalid: OnInvalid) -> tuple[list[Data]
     """Return the molecules, and the SMILES of rows that are none."""
     graphs: list[Data] = []
     invalid: dict[int, str] = {}
-    for row, text in enumerate(table.cells(smiles, "SMILES column")):
+    cells = table.cells(smiles, "SMILES column")
+    for row, text in enumerate(tracked("molecules", cells, len(cells))):
         graph = molecule_graph(text.strip()) if text.strip() else None
         if graph is not None:
             graphs.append(graph)

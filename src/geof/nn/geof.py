@@ -33,6 +33,7 @@ from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSetting
 from geof.nn.step import Recurrence
 from geof.nn.trace import CoupledState, GeoFState, StepTrace
 from geof.options import require_number, require_option, require_positive
+from geof.progress import tracked
 
 
 class GeoF(Recurrence):
@@ -456,9 +457,11 @@ def evolve_in_pieces(
         for piece in pieces_of(index, piece_size):
             parts = (part[piece.targets] for part in state)
             environments[0][piece.targets] = model.environment(*parts)
+    pieces = sum(1 for _ in pieces_of(index, piece_size))
     for number in range(model.steps):
         following = CoupledState(*(torch.empty_like(part) for part in state))
-        for piece in pieces_of(index, piece_size):
+        what = f"step {number + 1} of {model.steps}"
+        for piece in tracked(what, pieces_of(index, piece_size), pieces):
             local = _neighbourhoods_of(piece, edges)
             targets = _step_of_targets(model, state, signature, piece, local, number)
             for whole, part in zip(following, targets, strict=True):

@@ -169,6 +169,25 @@ class Best:
 
 
 @dataclass
+class Partial:
+    """An epoch that is not finished.
+
+    Attributes:
+        losses: Of the optimiser steps taken.
+        norms: Of their gradients.
+        rescued_blocks: As an epoch's report counts them.
+        kept_blocks: Likewise.
+        seconds: Time it took so far.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    rescued_blocks: int = 0
+    kept_blocks: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
 class Progress:
     """How far a run is.
 
@@ -176,11 +195,13 @@ class Progress:
         reports: One per finished epoch.
         best: The epoch validation prefers, ``None`` before the first look.
         seconds: Time spent so far.
+        partial: The epoch at work, where a state is saved within it.
     """
 
     reports: list[EpochReport] = field(default_factory=list)
     best: Best | None = None
     seconds: float = 0.0
+    partial: Partial | None = None
 
     @property
     def epoch(self) -> int:
@@ -211,6 +232,8 @@ def save_state(
         "seconds": progress.seconds,
         "threads": torch.get_num_threads(),
     }
+    if progress.partial is not None:
+        about["partial"] = asdict(progress.partial)
     # The predecessor first: whenever the machine stops, at least one whole state is there.
     fresh = folder / f"{CURRENT}.new"
     write_tensors(fresh, tensors, about)
@@ -274,7 +297,8 @@ def _restore(
     network: Network,
     optimiser_of: Callable[[int], torch.optim.Optimizer],
 ) -> Progress:
-    optimiser = optimiser_of(len(about["reports"]))
+    partial = about.get("partial")
+    optimiser = optimiser_of(len(about["reports"]) + (partial is not None))
     load_tensors(path, _below("network/", tensors), network)
     moments: dict[int, dict[str, Tensor]] = {}
     for name, value in _below("optimiser/", tensors).items():
@@ -292,6 +316,7 @@ def _restore(
         if best is None
         else Best(tuple(best["score"]), best["epoch"], _below("best/", tensors)),
         seconds=about["seconds"],
+        partial=None if partial is None else Partial(**partial),
     )
 
 

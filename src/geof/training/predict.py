@@ -27,6 +27,7 @@ from geof.io import read_yaml
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.geof import evolve_in_pieces
+from geof.progress import tracked
 from geof.training.checkpoint import load_tensors, read_tensors
 from geof.training.config import RunConfig, TrainingConfig
 from geof.training.network import Network
@@ -509,7 +510,8 @@ def _batches(run: Run, data: GraphSet, batch_size: int) -> Iterator[GraphInputs]
     require_edges(run.shape, data, f"the run in '{run.folder}'")
     packed = PackedGraphs.pack(data.graphs, edges=data.edge_sizes is not None)
     signature = packed.sign(run.config.signature, directed=data.directed).values
-    for chosen in torch.arange(len(packed)).split(batch_size):
+    pieces = torch.arange(len(packed)).split(batch_size)
+    for chosen in tracked("graphs", pieces, len(pieces)):
         yield packed.batch(chosen, signature)
 
 

@@ -6,10 +6,12 @@ graphs); it knows nothing of the model beyond :class:`~geof.training.network.Net
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -89,6 +91,7 @@ class Task(ABC):
         asked_metric: The metric, where it is not the task's default.
         seed: Of orders, samples and dropped edges.
         edge_dropout: Share of the edges a training step does not see.
+        steps_per_epoch: How many optimiser steps an epoch takes.
     """
 
     data: NodeGraph | GraphSet
@@ -104,6 +107,7 @@ class Task(ABC):
     asked_metric: str | None = None
     seed: int = 0
     edge_dropout: float | None = None
+    steps_per_epoch: int = 1
 
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
@@ -114,18 +118,18 @@ class Task(ABC):
         self.split.save(path, DatasetIdentity.of(self.data))
 
     @abstractmethod
-    def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
-        """Yield the loss of each optimiser step of an epoch."""
+    def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
+        """Yield the loss of each optimiser step of an epoch, but for the first ``start``."""
 
     @abstractmethod
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield what each optimiser step of an epoch sees of the training data."""
 
-    def pretext_losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
+    def pretext_losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the method's pretext loss of each step of an epoch, from inputs without labels."""
         encoder = network.encoder
         assert isinstance(encoder, HasPretext)
-        for inputs in self.training_inputs(epoch):
+        for inputs in islice(self.training_inputs(epoch), start, None):
             yield encoder.pretext_loss(inputs)
 
     def thinned(self, inputs: GraphInputs, epoch: int, number: int = 0) -> GraphInputs:
@@ -193,15 +197,16 @@ class NodeTask(Task):
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self.shape = _shape_of(self.inputs, data.num_outputs, data.edge_sizes)
         self.sampling = _Sampling.wanted(self.inputs, training, seed, nodes=split.train)
+        self.steps_per_epoch = _steps(self.sampling, len(split.train))
 
     def record(self) -> dict[str, Any]:
         """Return how neighbourhoods are sampled, and the metric if it was asked for."""
         sampling = {} if self.sampling is None else self.sampling.record()
         return {**sampling, **super().record()}
 
-    def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
+    def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13), or one per sampled batch."""
-        for inputs, rows, nodes in self._steps(epoch):
+        for inputs, rows, nodes in islice(self._steps(epoch), start, None):
             aims = self.aims[rows][nodes]
             yield network.outputs(inputs).loss(partial(self._loss, aims=aims, nodes=nodes))
 
@@ -291,6 +296,7 @@ class LinkTask(Task):
         self.hidden_edges = None if training is None else training.hidden_edges
         self.edge_dropout = None if training is None else training.edge_dropout
         self.sampling = _Sampling.wanted(self.inputs, training, seed)
+        self.steps_per_epoch = _steps(self.sampling, split.train.size(1))
 
     def record(self) -> dict[str, Any]:
         """Return that the leak check ran, and how edges and neighbourhoods are drawn."""
@@ -298,9 +304,9 @@ class LinkTask(Task):
         hidden = {} if self.hidden_edges is None else {"hidden_edges": self.hidden_edges}
         return {"leak_checked": self.leak_checked, **sampling, **hidden, **super().record()}
 
-    def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
+    def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
-        for inputs, pairs in self._steps(epoch):
+        for inputs, pairs in islice(self._steps(epoch), start, None):
             yield network.outputs(inputs, pairs).loss(_halves_loss)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
@@ -403,14 +409,16 @@ class GraphTask(Task):
         self.signature = self._graphs.sign(signature, directed=data.directed)
         widths = int(data.graphs[0].x.size(1)), int(self.signature.values.size(1))
         self.shape = InputShape(*widths, data.num_outputs, **_edge_shape(data.edge_sizes))
+        self.steps_per_epoch = len(self._pieces(1))
 
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order, and the metric if it was asked for."""
         return {"batch_size": self.batch_size, "order_seed": self.seed, **super().record()}
 
-    def losses(self, network: Network, epoch: int) -> Iterator[Tensor]:
+    def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
-        for piece, inputs in zip(self._pieces(epoch), self.training_inputs(epoch), strict=True):
+        steps = zip(self._pieces(epoch), self.training_inputs(epoch), strict=True)
+        for piece, inputs in islice(steps, start, None):
             loss = partial(self.objective.loss, aims=self.aims[piece])
             yield network.outputs(inputs).loss(loss)
 
@@ -636,3 +644,8 @@ class _Sampling:
             edge_weight=weight,
             edge_attr=attributes,
         )
+
+
+def _steps(sampling: _Sampling | None, examples: int) -> int:
+    """Return how many batches an epoch has."""
+    return 1 if sampling is None else math.ceil(examples / sampling.sampler.batch_size)

@@ -1,8 +1,8 @@
 """The trainer: fit on the training part, choose the epoch on validation, test once.
 
 A run that is killed at any moment and started again ends with the bits of one that was not: the
-state is saved between epochs, an epoch depends on the state and its own number alone, and the sums
-inside it run in a fixed order.
+state is saved between epochs, and between the steps of a long one; an epoch depends on the state
+and its own number alone, and the sums inside it run in a fixed order.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from geof.training.callbacks import Callback, Callbacks
 from geof.training.checkpoint import (
     Best,
     EpochReport,
+    Partial,
     Progress,
     discard_states,
     load_checkpoint,
@@ -45,6 +46,9 @@ from geof.training.metrics import metric_named
 from geof.training.network import Network, bad_gradient, diagnose
 from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
 from geof.training.tasks import Part, Scores, Task
+
+LONG_EPOCH = 2.0
+"""Seconds from which an epoch is stopped between its steps instead of at its end."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,18 @@ class Watch:
     Attributes:
         on_note: Told what a user should know, such as that the run goes on from epoch 12.
         on_epoch: Told about every epoch of this process.
+        on_step: Told the number of an epoch and of an optimiser step in it, both from 1.
         should_stop: Asked after every epoch.
         save_seconds: Time from one saved state to the next; 0 saves after every epoch.
+        step_seconds: Time after which a state is saved within an epoch, between its steps.
     """
 
     on_note: Callable[[str], None] = lambda note: None
     on_epoch: Callable[[EpochReport], None] = lambda report: None
+    on_step: Callable[[int, int], None] = lambda epoch, step: None
     should_stop: Callable[[], bool] = lambda: False
     save_seconds: float = 10.0
+    step_seconds: float = 30.0
 
 
 class Trainer:
@@ -268,7 +276,10 @@ class Trainer:
         for note in notes:
             self._note(note)
         self._saved_epoch = self.progress.epoch
-        if self.progress.epoch:
+        if self.progress.partial is not None:
+            step = len(self.progress.partial.norms)
+            self._note(f"Going on within epoch {self.progress.epoch + 1}, after step {step}.")
+        elif self.progress.epoch:
             self._note(f"Going on after epoch {self.progress.epoch}.")
         (self.out / "failure.json").unlink(missing_ok=True)
 
@@ -321,15 +332,20 @@ class Trainer:
         for group in optimiser.param_groups:
             group["lr"] = rate
         network.train()
-        losses: list[float] = []
-        norms: list[float] = []
+        begun = self.progress.partial or Partial()
+        self.progress.partial = None
+        losses, norms = begun.losses, begun.norms
         evaluating = False
         try:
             grade = task.pretext_losses if pretext else task.losses
-            for loss in grade(network, epoch):
+            rest = grade(network, epoch, len(norms)) if norms else grade(network, epoch)
+            for loss in rest:
                 losses.append(float(loss.detach()))
                 norms.append(self._step(loss, optimiser))
+                self.watch.on_step(epoch, len(norms))
                 self.callbacks.on_step(self, epoch, len(norms))
+                if len(norms) < task.steps_per_epoch:
+                    self._pause(begun, optimiser, time.perf_counter() - started)
             evaluating = True
             if not pretext and isinstance(network.encoder, HasEpochEnd):
                 network.encoder.end_epoch(task.view(network, place))
@@ -347,12 +363,34 @@ class Trainer:
             validation_loss=None if scores is None else scores.loss,
             learning_rate=rate,
             gradient_norm=sum(norms) / len(norms),
-            rescued_blocks=blocks.rescued,
-            kept_blocks=blocks.kept,
+            rescued_blocks=blocks.rescued + begun.rescued_blocks,
+            kept_blocks=blocks.kept + begun.kept_blocks,
         )
         self._take(report)
-        self.progress.seconds += time.perf_counter() - started
+        self.progress.seconds += time.perf_counter() - started + begun.seconds
         return report
+
+    def _pause(self, begun: Partial, optimiser: torch.optim.Optimizer, seconds: float) -> None:
+        """Between two steps of a long epoch: save if it is time, stop if that is wanted."""
+        stop = seconds >= LONG_EPOCH and self.watch.should_stop()
+        due = time.monotonic() - self._saved_at >= self.watch.step_seconds
+        if self.out is not None and (due or stop):
+            self.progress.partial = Partial(
+                begun.losses,
+                begun.norms,
+                begun.rescued_blocks + self._blocks.rescued,
+                begun.kept_blocks + self._blocks.kept,
+                begun.seconds + seconds,
+            )
+            save_state(self.out, self.progress, self.network, optimiser, self.average)
+            self._keep_checkpoint()
+            self.progress.partial, self._saved_at = None, time.monotonic()
+        if stop:
+            raise StoppedError(
+                f"Stopped within epoch {self.progress.epoch + 1}, after {len(begun.norms)} of "
+                f"{self.task.steps_per_epoch} steps"
+                + ("." if self.out is None else f"; the state is saved in '{self.out}'.")
+            )
 
     def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
         """Take one optimiser step and return the gradient's norm before clipping."""
