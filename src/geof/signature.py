@@ -299,9 +299,10 @@ def _require_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
 _MAX_COLUMNS = 32
 # Float64 numbers held per node and column: two powers, their product, the probes.
 _BUFFERS = 4
-# Multiply-adds per second and thread, between the 2.6e9 of Photo alone and the 0.8e9 of Physics on
-# a busy machine (docs/signatures.md).
-_RATE = 1.2e9
+# Multiply-adds per second and thread where everything is in the cache, and the nodes from which
+# that is no longer so: Photo 2.6e9, Physics 0.8e9, 200,000 nodes at random some 0.2e9.
+_RATE = 2.4e9
+_CACHED = 20_000
 _ESTIMATE = "an estimate, signature.method=estimate (method='estimate' in Python)"
 
 
@@ -323,8 +324,9 @@ def exact_returns(
     component, sizes = _components_by_size(walk)
     products = (walk_length - 1) // 2
     work = products * float(np.diff(walk.indptr) @ sizes[component])
-    _check_work(work, max_work)
-    announce("Exact signatures", work / (_RATE * torch.get_num_threads()), _ESTIMATE)
+    alone = work / _RATE * (1 + walk.shape[0] / _CACHED)  # seconds on one core
+    _check_work(work, max_work, alone)
+    announce("Exact signatures", alone / torch.get_num_threads(), _ESTIMATE)
     order = _component_order(walk, component)
     walk = walk[order][:, order]
     walk.sort_indices()
@@ -450,11 +452,11 @@ def symmetric_walk(adjacency: csr_array) -> csr_array:
     return csr_array((values, adjacency.indices, adjacency.indptr), shape=adjacency.shape)
 
 
-def _check_work(work: float, max_work: float | None) -> None:
+def _check_work(work: float, max_work: float | None, seconds: float) -> None:
     if max_work is not None and work > max_work:
         raise DataError(
             f"Expected the exact return probabilities to take at most max_work={max_work:.1e} "
-            f"multiply-adds (got {work:.1e}, about {clock(work / _RATE)} on one core). Take an "
+            f"multiply-adds (got {work:.1e}, about {clock(seconds)} on one core). Take an "
             "estimate with method='estimate' (signature.method=estimate on the command line), or, "
             "in Python, max_work=None to compute them all the same."
         )

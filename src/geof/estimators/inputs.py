@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, issparse
+from scipy.sparse import coo_array, issparse
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -267,9 +267,11 @@ def _tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
     if issparse(values):
-        rows: Any = csr_array(values)  # words of a text, say: they stay sparse
-        parts = (rows.indptr, rows.indices, rows.data.astype(np.float32))
-        return sparse_features(*map(torch.from_numpy, parts), rows.shape)
+        matrix: Any = values
+        rows = matrix.tocsr()  # words of a text, say: they stay sparse
+        pointer, column = torch.from_numpy(rows.indptr), torch.from_numpy(rows.indices)
+        numbers = torch.from_numpy(rows.data.astype(np.float32))
+        return sparse_features(pointer, column, numbers, rows.shape)
     found = np.asarray(values)
     if found.dtype.kind not in "biuf":
         raise DtypeError(f"Expected arrays of numbers (got {found.dtype}).")
