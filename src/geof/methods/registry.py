@@ -43,8 +43,8 @@ class Method:
             module that keeps the interface of :mod:`geof.methods.interface`.
         documented: What has the options as keyword arguments with defaults, if not ``build``.
         readouts: The method's own readouts by task. They are built with ``in_channels``,
-            ``num_classes`` (if they name it) and options, and are called with the
-            :class:`~geof.methods.interface.Encoding`, the inputs and the pairs.
+            ``num_classes`` and ``feature_channels`` (if they name them) and options, and are called
+            with the :class:`~geof.methods.interface.Encoding`, the inputs and the pairs.
         presets: Folder of the presets that travel with it, ``PRESET/TASK.yaml``.
         choose: Returns the options that follow from the data, with reasons, for the preset
             ``auto``.
