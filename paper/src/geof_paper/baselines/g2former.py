@@ -366,8 +366,8 @@ class _GAT(nn.Module):
 
     def forward(self, x: Tensor, inputs: GraphInputs) -> Tensor:
         """Return the attention-weighted sums and the own part; no row per edge."""
-        edges, own = inputs.edges, self.own(x)
-        heads = []
+        edges, heads = inputs.edges, []
+        own: Tensor = self.own(x)
         values, targets, sources = self.map(x), self.target(x), self.source(x)
         for h, target, source in zip(
             values.chunk(targets.size(1), dim=1), targets.t(), sources.t(), strict=True
@@ -375,7 +375,8 @@ class _GAT(nn.Module):
             score = target.index_select(0, edges.target) + source.index_select(0, edges.source)
             weight = neighbourhood_softmax(edges, F.leaky_relu(score, 0.2))
             heads.append(weighted_sum(edges, weight, h))
-        return torch.cat(heads, dim=1) + own
+        heard = torch.cat(heads, dim=1)
+        return heard + own
 
 
 def _conv(gnn: GNN, in_channels: int, out_channels: int, heads: int) -> nn.Module:

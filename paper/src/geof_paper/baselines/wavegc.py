@@ -292,9 +292,12 @@ class SpectralBasis:
             null, component = null[back], component[back]
         tokens = Blocks.sort(graph, len(spectra))
         total = (components + counts).to(values)
+        vectors, transposed = _block_diagonal(spectra, sizes, counts, order)
         return cls(
-            *(pair := _block_diagonal(spectra, sizes, counts, order)),
-            *map(_squared, pair),
+            vectors,
+            transposed,
+            _squared(vectors),
+            _squared(transposed),
             null.unsqueeze(1),
             component,
             int(components.sum()),
@@ -401,7 +404,8 @@ class Filters:
         z = self.basis.apply(x, self.frame)
         if self.lengths is None:
             return z
-        return (z.unflatten(1, (self.lengths.size(1), -1)) / self.lengths).flatten(1)
+        parts: Tensor = z.unflatten(1, (self.lengths.size(1), -1)) / self.lengths
+        return parts.flatten(1)
 
 
 class FilterGenerator(nn.Module):
