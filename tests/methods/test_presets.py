@@ -22,6 +22,7 @@ from geof.methods.registry import (
     unregister,
 )
 from geof.training import RunConfig, Trainer, build_task
+from geof.training.canary import canaries
 from tests.training.toys import graph_set, node_graph
 
 FILES = {method: sorted(get_method(method).presets.glob("*/*.yaml")) for method in method_names()}
@@ -50,9 +51,9 @@ def mine(tmp_path):
 
 def test_every_method_has_its_default_preset_for_every_task(mine):
     for method, files in FILES.items():
-        assert default_preset(method) != "none", method
-        for folder in {path.parent for path in files}:
-            assert sorted(path.stem for path in folder.iterdir()) == sorted(TASKS)
+        for task in TASKS:
+            assert load_preset(method, default_preset(method, task), task), method
+        assert {path.stem for path in files} == set(TASKS)
     assert default_preset("mine") == "none"
 
 
@@ -160,6 +161,23 @@ def test_a_dataset_lies_over_what_all_share(mine):
     assert preset_names("mine") == ["own", "none"]
     assert default_preset("mine") == "own"
     assert preset_datasets("mine", "own", "node") == ["Cora"]
+
+
+def test_presets_can_differ_by_task(mine):
+    for name, task in (("aside", "node"), ("published", "node"), ("other", "link")):
+        (mine / name).mkdir(parents=True, exist_ok=True)
+        (mine / name / f"{task}.yaml").write_text("all:\n  epochs: 5\n")
+    assert preset_names("mine") == ["aside", "other", "published", "none"]
+    assert preset_names("mine", "node") == ["aside", "published", "none"]
+    assert preset_names("mine", "graph") == preset_names("mine")  # none has it: all set nothing
+    assert [default_preset("mine", task) for task in ("node", "link")] == ["published", "other"]
+    assert RunConfig.parse({"method": "mine", "task": "link"}).preset == "other"
+    with pytest.raises(ConfigError, match=r"the link task \(got 'aside'.*Valid: 'other', 'none'"):
+        load_preset("mine", "aside", "link")
+    assert load_preset("mine", "none", "link") == load_preset("mine", "other", "graph") == {}
+    assert [name for name in canaries("mine") if "graph" not in name] == [
+        *("aside node", "published node", "other link"),
+    ]
 
 
 def test_unknown_presets_name_the_nearest():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -20,6 +21,7 @@ from geof.training import Network, RunConfig
 from geof_paper.baselines.d_gcn import (
     DGCN,
     ClippedFermiDirac,
+    GCNClassifier,
     contrast_loss,
     exp_at_origin,
     kernel_features,
@@ -27,7 +29,14 @@ from geof_paper.baselines.d_gcn import (
     tangent_ratio,
     thinned_adjacency,
 )
-from geof_paper.baselines.motifs import Wedges, motif_loss, wedge_probabilities
+from geof_paper.baselines.motifs import (
+    Wedges,
+    graded_pairs,
+    graded_wedges,
+    motif_loss,
+    pair_loss,
+    wedge_probabilities,
+)
 from geof_paper.baselines.sparse import normalised_adjacency
 from tests.graphs import random_sample
 
@@ -366,11 +375,12 @@ def test_contrast_by_hand():
     total = 0.0
     for i in range(5):
         cosine = [
-            [float(F.cosine_similarity(a[r], b[c], dim=0)) for c in range(5)] for r in range(5)
+            [float(a[r] @ b[c] / (a[r].norm() * b[c].norm() + 1e-5)) for c in range(5)]
+            for r in range(5)
         ]
         e = [[math.exp(c / 0.2) for c in row] for row in cosine]
-        total -= math.log(e[i][i] / sum(e[i][j] for j in range(5) if j != i))
-        total -= math.log(e[i][i] / sum(e[j][i] for j in range(5) if j != i))
+        total -= math.log(e[i][i] / (sum(e[i][j] for j in range(5) if j != i) + 1e-5))
+        total -= math.log(e[i][i] / (sum(e[j][i] for j in range(5) if j != i) + 1e-5))
     assert float(contrast_loss(a, b, temperature=0.2)) == pytest.approx(total / 10, abs=1e-12)
     assert contrast_loss(a, a, temperature=0.2) < contrast_loss(a, a.flip(0), temperature=0.2)
     zero = torch.zeros(4, 3, requires_grad=True)
@@ -437,7 +447,7 @@ def test_a_wedge_is_closed_by_an_edge_of_either_direction():
 
 
 def test_the_motif_loss_by_hand():
-    """Real wedges are open or closed, and count as much as those with two nodes replaced."""
+    """Real wedges are open or closed, and count as those with two nodes replaced by strangers."""
     given = inputs(2)
     z, wedges, labels = (
         torch.randn(N, 3).double(),
@@ -449,11 +459,18 @@ def test_the_motif_loss_by_hand():
     torch.manual_seed(3)
     real = wedges.sample(12).t().tolist()
     replaced = torch.randint(N, (2, 12)).t().tolist()
-    kinds = [2 if labels[tuple(triple)] else 1 for triple in real] + [0] * 12
+    edges = {tuple(pair) for pair in given.edge_index.t().tolist()}
+    corrupted = [
+        [a, b, w]
+        for (a, b), (_, _, w) in zip(replaced, real, strict=True)
+        if a != b and (a, b) not in edges
+    ]
+    assert 0 < len(corrupted) < 12
+    kinds = [2 if labels[tuple(triple)] else 1 for triple in real] + [0] * len(corrupted)
     assert set(kinds) == {0, 1, 2}
-    triples = real + [[a, b, w] for (a, b), (_, _, w) in zip(replaced, real, strict=True)]
-    rows = wedge_probabilities(z, torch.tensor(triples).t()).tolist()
-    wanted = -sum(math.log(row[kind] + 1e-5) for row, kind in zip(rows, kinds, strict=True)) / 24
+    rows = wedge_probabilities(z, torch.tensor(real + corrupted).t()).tolist()
+    terms = [-math.log(row[kind] + 1e-5) for row, kind in zip(rows, kinds, strict=True)]
+    wanted = sum(terms) / len(terms)
     assert float(loss) == pytest.approx(wanted, abs=1e-12)
 
 
@@ -531,6 +548,167 @@ def test_few_anchors_are_drawn_of_many_nodes():
     assert model.pretext_loss(given).item() == pytest.approx(wanted.item(), abs=1e-12)
 
 
+# Two stages for nodes.
+
+
+def test_pairs_are_graded_by_their_distance():
+    given = inputs(2)
+    z, wedges = torch.randn(N, 3).double(), Wedges.of(given)
+    edges = {tuple(pair) for pair in given.edge_index.t().tolist()}
+    assert {tuple(pair) for pair in wedges.edges(10**6).t().tolist()} == edges
+    assert {tuple(pair) for pair in wedges.edges(3).t().tolist()} <= edges
+    pairs, apart = wedges.strangers(200)
+    for (a, b), is_apart in zip(pairs.t().tolist(), apart.tolist(), strict=True):
+        assert is_apart == (a != b and (a, b) not in edges)
+    torch.manual_seed(3)
+    loss = pair_loss(z, wedges, most=10**6, largest=1.0)
+    torch.manual_seed(3)
+    pairs, apart = wedges.strangers(len(edges))
+    terms = [[], []]
+    for present, ends in ((1, wedges.edges(10**6)), (0, pairs[:, apart])):
+        for a, b in ends.t().tolist():
+            logit = max(-1.0, min(1.0, 2 - float((z[a] - z[b]).square().sum())))
+            p = 1 / (1 + math.exp(-logit))
+            terms[present].append(-math.log(p if present else 1 - p))
+    wanted = sum(sum(found) / len(found) for found in terms)
+    assert float(loss) == pytest.approx(wanted, abs=1e-12)
+    alone = Wedges.of(GraphInputs.build(given.x, given.edge_index[:, :0], given.signature))
+    assert pair_loss(z, alone, most=9, largest=1.0) == 0
+
+
+def test_links_follow_the_losses_in_the_pretext():
+    given, model = inputs(), build(links_after=2).train()
+
+    def reads_states() -> bool:
+        model.zero_grad()
+        model.pretext_loss(given).backward()
+        return model.norm.weight.grad is not None
+
+    assert [reads_states() for _ in range(4)] == [False, False, True, True]
+    again = build(links_after=2).train()
+    again.load_state_dict(model.state_dict())  # as when a run goes on
+    assert int(again.pretext_passes) == 4
+    model.eval()
+    model.pretext_loss(given)
+    assert int(model.pretext_passes) == 4  # a look is no pass
+    torch.manual_seed(1)
+    assert build(links_after=0).pretext_loss(given) < build().pretext_loss(given)
+
+
+def test_the_classifier_by_hand():
+    given, states = inputs(), torch.randn(N, 7).double()
+    torch.manual_seed(0)
+    readout = GCNClassifier(7, F_IN, 3, hidden_channels=6).double().eval()
+    bound = math.sqrt(6 / (7 + F_IN + 6))
+    for layer in (readout.feature_map, readout.state_map):  # one map of both, at its start
+        assert 0.8 * bound < layer.weight.abs().max() <= bound
+    for parameter in readout.parameters():
+        parameter.data.normal_()
+    A = dense_adjacency(given)
+    joined = torch.cat([given.x, states], dim=1)
+    weight = torch.cat([readout.feature_map.weight, readout.state_map.weight], dim=1)
+    hidden = F.relu(A @ joined @ weight.t() + readout.state_map.bias)
+    wanted = A @ hidden @ readout.last.maps[0].weight.t() + readout.last.biases[0]
+    logits = readout(Encoding(states), given, None)
+    assert_same({"logits": logits}, {"logits": wanted}, 1e-12)
+
+
+def test_the_classifier_and_the_states_scale_features_each_for_itself():
+    given, states = inputs(), torch.randn(N, 7).double()
+    scaled = replace(given, x=F.normalize(given.x, dim=-1) * F_IN**0.5)
+    torch.manual_seed(0)
+    plain = GCNClassifier(7, F_IN, 3).double()
+    scaling = GCNClassifier(7, F_IN, 3, scale_features=True).double()
+    scaling.load_state_dict(plain.state_dict())
+    pairs = [(scaling(Encoding(states), given, None), plain(Encoding(states), scaled, None))]
+    pairs += [(build(scale_features=True)(given), build()(scaled))]
+    for found, wanted in pairs:
+        assert_same({"found": found}, {"found": wanted}, 1e-10)
+
+
+def test_nodes_are_classified_on_frozen_states():
+    about = {"method": "d-gcn", "preset": "published", "task": "node"}
+    config = RunConfig.parse(about)
+    assert (config.pretraining.freeze, config.options["links_after"]) == (True, 20)
+    assert config.pretraining.epochs == 40
+    network = Network(config, InputShape(F_IN, 3, 4, N)).double()
+    assert isinstance(network.readout, GCNClassifier)
+    network.freeze_encoder()
+    network.train()
+    network.outputs(inputs()).prediction.sum().backward()
+    assert all(p.grad is None for p in network.encoder.parameters())
+    assert all(p.grad is not None for p in network.readout.parameters())
+    plain = RunConfig.parse({**about, "preset": "end-to-end"})
+    assert plain.pretraining.epochs == plain.options["auxiliary_weight"] == 0
+    assert plain.readout["kind"] == "shared"
+
+
+# Numbers of the public code (RiemannGraph/MotifRGC, MIT licence), computed once with it in float64
+# for the graph, the weights and the triples below.
+
+
+def wave(*shape: int, shift: float, scale: float = 1.0) -> torch.Tensor:
+    """Return numbers anyone can make again."""
+    size = math.prod(shape)
+    return scale * torch.sin(1.7 * torch.arange(size).double() + shift).reshape(shape)
+
+
+def golden_model() -> tuple[DGCN, GraphInputs]:
+    options = {"dimensions": 3, "num_factors": 2, "hidden_channels": 5, "embedding_channels": 2}
+    model = DGCN(4, task="node", num_nodes=6, point_step=1.0, **options).double().eval()
+    spaces, kappas = model.spaces, (-0.7, 0.4)
+    for i, kappa in enumerate(kappas):
+        points = wave(6, 3, shift=0.3 + i, scale=0.4)
+        root, norm = math.sqrt(abs(kappa)), points.norm(dim=-1, keepdim=True)
+        length = (torch.atanh(root * norm) if kappa < 0 else torch.atan(root * norm)) / root
+        spaces.scaled_curvatures.data[i] = kappa
+        spaces.scaled_points.data[i] = length * points / norm
+        spaces.directions[i] = F.normalize(wave(3, 3, shift=2.0 + i), dim=-1)
+        spaces.phases[i] = 3.0 + wave(3, shift=4.0 + i, scale=3.0)
+    for j, gcn in enumerate((model.feature_gcn, model.point_gcn)):
+        for k, (layer, bias) in enumerate(zip(gcn.maps, gcn.biases, strict=True)):
+            layer.weight.data = wave(*layer.weight.shape, shift=10.0 + 2 * j + k)
+            bias.data = wave(len(bias), shift=20.0 + 2 * j + k, scale=0.3)
+    model.norm.weight.data = 1 + wave(6, shift=30.0, scale=0.5)
+    model.norm.bias.data = wave(6, shift=31.0, scale=0.5)
+    edges = to_undirected(torch.tensor([[0, 0, 1, 1, 2, 3], [1, 2, 2, 3, 4, 4]]))
+    return model, GraphInputs.build(wave(6, 4, shift=0.0), edges, torch.zeros(6, 1).double())
+
+
+def test_numbers_of_the_public_code():
+    model, given = golden_model()
+    first, kernel, others = model._embed(given)
+    states = model(given)
+    found = {"first": kernel[0][0], "last": kernel[1][5], "states": states[[0, 3, 5]]}
+    rows = [
+        [-0.585489657886, 2.12709201764, -0.574571221421, -1.308750356298],
+        [0.06335069906, 0.759316975872, -0.213441049504, -0.727179995808],
+        [-0.493514855447, 0.507106335584, -2.6058532005, -0.128665160089],
+    ]
+    ends = [[0.851224792778, -0.144693616483], [-1.038571397489, 2.560758496409]]
+    ends += [[0.835323765557, 1.306462458711]]
+    wanted = {
+        "first": torch.tensor(
+            [0.702962507356, -0.89511823033, 1.305697126491], dtype=torch.float64
+        ),
+        "last": torch.tensor([1.005096485438, 5.083742487422, 2.057219771965], dtype=torch.float64),
+        "states": torch.tensor(
+            [a + b for a, b in zip(rows, ends, strict=True)], dtype=torch.float64
+        ),
+    }
+    assert_same(found, wanted, 1e-9)
+    contrasts = [contrast_loss(first, other, temperature=0.2).item() for other in others]
+    assert contrasts == pytest.approx([2.667343002783526, 9.026338856794426], abs=1e-9)
+    real = torch.tensor([[0, 1, 2], [1, 0, 2], [0, 1, 3], [1, 3, 4], [2, 4, 3]]).t()
+    corrupted = torch.tensor([[0, 3, 2], [4, 1, 2], [5, 1, 3], [0, 5, 4], [2, 3, 3]]).t()
+    closed = Wedges.of(given).are_closed(real)
+    motif = graded_wedges(torch.cat(kernel, dim=-1), real, closed, corrupted)
+    assert motif.item() == pytest.approx(5.41070292998859, abs=1e-9)
+    pairs = torch.tensor([[0, 0, 1, 5, 2, 3], [3, 4, 4, 0, 5, 5]])
+    links = graded_pairs(states, given.edge_index, pairs, math.log(99))
+    assert links.item() == pytest.approx(1.813151782964432, abs=1e-9)
+
+
 # The decoder.
 
 
@@ -565,6 +743,9 @@ class TestDGCN(MethodTestCase):
         {"curvature": 2.0, "hypersphere": True},
         {"auxiliary_weight": 1.0, "edge_dropout": 0.3, "curvature": -0.5},
     )
+    exceptions = {
+        "test_scaled_features": "the classifier of nodes has the option, too; compared for each"
+    }
     undrawn = ("spaces",)  # drawn at the start: curvatures, and points inside their balls
     random_pretext = True
     refused = (
@@ -585,4 +766,11 @@ class TestDGCN(MethodTestCase):
         ({"temperature": 0}, "'temperature'"),
         ({"anchors": 1}, "'anchors'"),
         ({"wedges": 0}, "'wedges'"),
+        ({"links_after": -1}, "'links_after'"),
+    )
+    refused_readout = (
+        ("node", {"hidden_channels": 0}, "'hidden_channels'"),
+        ("node", {"dropout": 1.0}, "'dropout'"),
+        ("node", {"edge_dropout": 1.0}, "'edge_dropout'"),
+        ("node", {"feature_dropout": -0.1}, "'feature_dropout'"),
     )

@@ -37,7 +37,15 @@ def test_every_compared_method_is_registered_with_its_preset():
     assert {compared.method for compared in COMPARED} == set(METHODS)
     for compared in COMPARED:
         for task in ("node", "link", "graph"):
-            assert load_preset(compared.method, compared.preset, task), compared
+            assert load_preset(compared.method, compared.preset_for(task), task), compared
+
+
+def test_a_row_has_the_default_preset_of_its_method():
+    """So that `geof train` and `geof bench` show what the tables show."""
+    for compared in COMPARED:
+        for task in ("node", "link", "graph"):
+            if compared.method != "geof":
+                assert default_preset(compared.method, task) == compared.preset_for(task)
 
 
 def test_every_method_has_a_test_case():
@@ -93,7 +101,7 @@ def test_two_epochs_with_every_benchmarks_shape(name, benchmark):
     task, dataset = benchmark
     about = {"method": name, "task": task, "data": {"dataset": dataset}, "folds": 3}
     short = {"epochs": 2, "evaluate_every": 1, "patience": None}
-    if "pretraining" in load_preset(name, default_preset(name), task, dataset):
+    if "pretraining" in load_preset(name, default_preset(name, task), task, dataset):
         short["pretraining"] = {"epochs": 2}
     config = RunConfig.parse(about, short)
     result = Trainer(config, build_task(config, stand_in(dataset))).fit()

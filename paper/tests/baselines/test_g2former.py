@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 from torch.nn import functional as F
-from torch_geometric.nn import GATConv, SAGEConv
+from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import add_self_loops
 
 from geof.methods.interface import Encoding, GraphInputs, InputShape, Outputs
@@ -164,9 +164,10 @@ def by_hand(
 ):
     x = given.x if model.input is None else model.input(given.x)
     guide = (model.bank.order + 1) / 2 * model.bank.f2(x)
-    logits = guide @ model.guide.weight.t() + model.guide.bias
-    gate = logits.sigmoid() if task == "link" else logits.softmax(1).max(1, keepdim=True).values
-    x = (1 - gate) * x + gate * (guide * x if times_x else guide)
+    towards = guide * x if times_x else guide
+    logits, sure = (h @ model.guide.weight.t() + model.guide.bias for h in (guide, towards))
+    gate = sure.sigmoid() if task == "link" else sure.softmax(1).max(1, keepdim=True).values
+    x = (1 - gate) * x + gate * towards
     for number, layer in enumerate(model.convs):
         z = conv(layer, x, given)
         if residual:
@@ -190,10 +191,19 @@ def sage(layer, x, given):
 
 
 def gat(layer, x, given):
-    theirs = GATConv(x.size(1), 3, heads=2, bias=False, add_self_loops=False).double()
-    theirs.lin.weight.data = layer.map.weight.data
-    theirs.att_src.data, theirs.att_dst.data = layer.source.data[None], layer.target.data[None]
-    return theirs(x, add_self_loops(given.edge_index, num_nodes=len(x))[0])
+    """Edge by edge: scores of the inputs, each head's own softmax, and a map of the node itself."""
+    A, values, rows = dense(given.edge_index, len(x)), layer.map(x).view(len(x), 2, -1), []
+    for i in range(len(x)):
+        heard = A[i].nonzero().squeeze(1).tolist()
+        heads = []
+        for head in range(2):
+            scores = torch.stack(
+                [x[i] @ layer.target.weight[head] + x[j] @ layer.source.weight[head] for j in heard]
+            )
+            weights = F.leaky_relu(scores, 0.2).softmax(0)
+            heads.append(sum(w * values[j, head] for w, j in zip(weights, heard, strict=True)))
+        rows.append(torch.cat(heads) + layer.own.weight @ x[i] + layer.own.bias)
+    return torch.stack(rows)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +226,24 @@ def test_g2former_by_hand(options, conv, details):
     encoding = model(given)
     assert_same({"h": encoding.states, "c": encoding.context}, {"h": states, "c": context}, 1e-10)
     assert encoding.states.size(1) == model.out_channels == 6
+
+
+def test_widths_and_dropouts_are_the_published_ones():
+    """Both maps and q are as wide as the network; f2 ends with dropout, the input has two."""
+    model = G2Former(5, 3, hidden_channels=6, mode="low", dropout=0.9, feature_dropout=0.9)
+    names = [[type(part).__name__ for part in f] for f in (model.bank.f1, model.bank.f2)]
+    inside = ["Linear", "LayerNorm", "ReLU", "Dropout", "Linear", "Dropout"]
+    assert names == [[*inside, "LayerNorm", "Sigmoid"], inside]
+    for f in (model.bank.f1, model.bank.f2):
+        assert [(f[i].in_features, f[i].out_features) for i in (0, 4)] == [(6, 6), (6, 6)]
+    torch.manual_seed(0)
+    ones = replace(inputs(), x=torch.ones(9, 5))
+    model.input.weight.data.zero_()
+    model.input.bias.data.fill_(1.0)  # whatever is dropped of the features
+    kept = model._features(ones)
+    torch.testing.assert_close(kept.unique(), torch.tensor([0.0, 10.0]))
+    assert (kept == 0).float().mean() > 0.7
+    assert (model.eval()._features(ones) == 1).all()
 
 
 @pytest.mark.parametrize("mode", ["low", "weighted"])

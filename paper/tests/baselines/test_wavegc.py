@@ -12,8 +12,9 @@ from torch_geometric.utils import to_undirected
 
 from geof.methods.interface import GraphInputs
 from geof.testing import MethodTestCase, assert_same, draw_parameters
+from geof.training import RunConfig
 from geof_paper.baselines.spectrum import Spectrum, SpectrumOptions, graph_spectrum
-from geof_paper.baselines.wavegc import SpectralBasis, WaveGC, tight_frame
+from geof_paper.baselines.wavegc import Filters, SpectralBasis, WaveGC, tight_frame
 from tests.graphs import random_sample
 
 ALL = SpectrumOptions(loops=False, share=1.0, eigenpairs=256, rescale=False)
@@ -65,8 +66,8 @@ def filters_by_hand(value: float, a, b, s) -> list[float]:
     return [v / max(norm, 1e-8) for v in [h, *g]]
 
 
-def coefficients_by_hand(generator, values: torch.Tensor):
-    """Return a, b, s from all eigenvalues, every one a token of its own."""
+def coefficients_by_hand(generator, values: torch.Tensor, number: int = 0):
+    """Return a, b, s of one decoder from all eigenvalues, every one a token of its own."""
     d = generator.token.out_features
     omega = torch.tensor([10000.0 ** (-2 * i / d) for i in range(d // 2)], dtype=torch.float64)
     angle = 100 * values[:, None] * omega
@@ -80,7 +81,7 @@ def coefficients_by_hand(generator, values: torch.Tensor):
     x = x + generator.mix(torch.cat(heads, dim=1))
     norm = generator.feed_forward_norm
     x = x + generator.feed_forward(F.layer_norm(x, (d,), norm.weight, norm.bias))
-    decided = generator.decide(x).mean(dim=0)
+    decided = generator.decide(x).mean(dim=0).view(generator.decoders, -1)[number]
     order = generator.order
     return (
         decided[:order].softmax(0),
@@ -108,10 +109,8 @@ def kept_pairs(edge_index, nodes: int, *, loops: bool, count: int | None = None)
 
 def layer_by_hand(layer, x, gcn, waves):
     act, parts = F.gelu, len(waves)
-    z = [
-        psi @ act(psi @ (x @ w.t()))
-        for psi, w in zip(waves, layer.waves.weight.chunk(parts), strict=True)
-    ]
+    maps = zip(layer.waves.weight.chunk(parts), layer.waves.bias.chunk(parts), strict=True)
+    z = [psi @ act(psi @ (x @ w.t()) + bias) for psi, (w, bias) in zip(waves, maps, strict=True)]
     y = x + act(layer.fuse(torch.cat(z, dim=1)))
     if layer.local is not None:
         y = y + x + gcn @ (x @ layer.local.weight.t()) + layer.local_bias
@@ -126,11 +125,13 @@ def model_by_hand(model, x, edge_index, *, loops: bool, count: int | None = None
     values, vectors = kept_pairs(edge_index, nodes, loops=loops, count=count)
     x = model.input(x)
     for number, layer in enumerate(model.layers):
-        generator = model.filters[min(number, len(model.filters) - 1)]
-        a, b, s = coefficients_by_hand(generator, values)
+        decoder = min(number, model.filters.decoders - 1)
+        a, b, s = coefficients_by_hand(model.filters, values, decoder)
         rows = [filters_by_hand(v, a, b, s) for v in values.tolist()]
         table = torch.tensor(rows, dtype=torch.float64)
         waves = [vectors @ torch.diag(table[:, t]) @ vectors.t() for t in range(table.size(1))]
+        if model.unit_rows:
+            waves = [F.normalize(psi, dim=1, eps=1e-4) for psi in waves]
         x = layer_by_hand(layer, x, gcn, waves)
     return x
 
@@ -153,9 +154,8 @@ def test_filters_by_hand():
 def test_the_frame_is_tight_and_admissible(largest):
     model = build(max_scale=largest, order=4)
     basis = SpectralBasis.of(inputs(nodes=30, edges=60), ALL)
-    (generator,) = model.filters
-    frame = generator(basis)
-    a, b, s = generator.coefficients(basis)
+    (frame,) = model.filters(basis)
+    ((a, b, s),) = model.filters.coefficients(basis)
     assert_same({"a": a.sum(1), "b": b.sum(1)}, {"a": torch.ones(1), "b": torch.ones(1)}, 1e-12)
     assert ((s > 0) & (s < largest)).all()
     assert torch.equal(frame[0], torch.tensor([1.0, 0, 0, 0]).double())  # h(0) = 1, g_j(0) = 0
@@ -182,10 +182,10 @@ def test_one_token_stands_for_all_zeros():
     given = inputs()
     basis = SpectralBasis.of(given, ALL)
     assert basis.components >= 3
-    (generator,) = build(order=3).filters
+    generator = build(order=3).filters
     values, _ = kept_pairs(given.edge_index, 14, loops=False)
     wanted = coefficients_by_hand(generator, values)
-    found = generator.coefficients(basis)
+    (found,) = generator.coefficients(basis)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one.squeeze(0), other, rtol=1e-10, atol=1e-10)
 
@@ -197,8 +197,7 @@ def test_low_rank_application_is_the_dense_wavelet_matrix():
     given = inputs(nodes=24, edges=40)
     settings = SpectrumOptions(loops=False, share=0.6, eigenpairs=256, rescale=False)
     basis = SpectralBasis.of(given, settings)
-    (generator,) = build().filters
-    frame = generator(basis)
+    (frame,) = build().filters(basis)
     x = torch.randn(24, 8, generator=torch.Generator().manual_seed(1)).double()
     spectrum = graph_spectrum(given.edge_index, 24, settings)
     assert 0 < len(spectrum.values) < 24 - spectrum.components
@@ -208,7 +207,10 @@ def test_low_rank_application_is_the_dense_wavelet_matrix():
         psi = spectrum.vectors @ torch.diag(frame[1:, t]) @ spectrum.vectors.t()
         psi = psi + frame[0, t] * null
         part = slice(2 * t, 2 * t + 2)
-        torch.testing.assert_close(basis.apply(x, frame)[:, part], psi @ x[:, part])
+        for unit_rows in (False, True):
+            found = Filters(basis, frame, unit_rows=unit_rows).apply(x)[:, part]
+            wanted = F.normalize(psi, dim=1, eps=1e-4) if unit_rows else psi
+            torch.testing.assert_close(found, wanted @ x[:, part])
 
 
 def test_signs_and_rotations_of_eigenspaces_do_not_matter():
@@ -225,12 +227,13 @@ def test_signs_and_rotations_of_eigenspaces_do_not_matter():
     other = Spectrum(
         spectrum.values, vectors, spectrum.null, spectrum.component, spectrum.components
     )
-    layer, (filters,) = build().layers[0], build().filters
+    layer, generator_of_filters = build().layers[0], build().filters
     x = torch.randn(12, 8, generator=generator).double()
     waves = []
     for one in (spectrum, other):
         basis = SpectralBasis.join([one])
-        waves.append(layer.wave(x, basis, filters(basis)))
+        (frame,) = generator_of_filters(basis)
+        waves.append(layer.wave(x, Filters(basis, frame, unit_rows=True)))
     assert not torch.allclose(vectors, spectrum.vectors)
     torch.testing.assert_close(*waves, rtol=1e-10, atol=1e-10)
 
@@ -242,6 +245,7 @@ def test_signs_and_rotations_of_eigenspaces_do_not_matter():
     "options",
     [
         {"share": 1.0},
+        {"share": 1.0, "unit_rows": False},
         {"share": 0.5, "num_layers": 1, "local": "none", "order": 2, "num_scales": 1},
         {"task": "graph", "max_scale": 10.0, "shared_filters": False, "heads": 4},
     ],
@@ -256,6 +260,26 @@ def test_wavegc_by_hand(options):
     wanted = model_by_hand(model, given.x, given.edge_index, loops=loops, count=count)
     torch.testing.assert_close(model(given), wanted, rtol=1e-9, atol=1e-9)
     assert model.out_channels == 8
+
+
+def test_layers_of_graphs_have_decoders_of_their_own_on_one_transformer():
+    """As in the public configuration for graphs, whose weights are not shared."""
+    shared, apart = build(num_layers=3), build(num_layers=3, shared_filters=False)
+    before, after = (dict(m.filters.named_parameters()) for m in (shared, apart))
+    assert before.keys() == after.keys()
+    wider = {name for name in before if before[name].shape != after[name].shape}
+    assert wider == {"decide.weight", "decide.bias"}
+    assert len(after["decide.bias"]) == 3 * len(before["decide.bias"])
+    frames = apart.filters(SpectralBasis.of(inputs(), ALL))
+    assert len(frames) == 3
+    assert not torch.allclose(frames[0], frames[1])
+    about = {"method": "wavegc", "preset": "published"}
+    presets = {task: RunConfig.parse({**about, "task": task}) for task in ("node", "graph")}
+    assert [c.options["shared_filters"] for c in presets.values()] == [True, False]
+    assert presets["graph"].training.weight_decay == 0
+    for dataset in ("CS", "Photo", "Computers"):  # what the public node code overwrites it by
+        config = RunConfig.parse({**about, "task": "node", "data": {"dataset": dataset}})
+        assert config.options["max_scale"] == 1
 
 
 def test_the_variant_follows_the_task():

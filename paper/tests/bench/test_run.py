@@ -252,17 +252,17 @@ def test_a_row_says_preset_and_stage(in_this_process):
     both = [WORKLOADS["tiny"], WORKLOADS["tiny-set"]]
     chosen = [GCN, Entry("hgcn"), Entry("sparrow")]
     rows = finish(bench(workloads=both, entries=chosen))
-    for workload in both:
+    for workload, preset in zip(both, ("published", "adapted"), strict=True):
         found = [rows[workload.name, c.label] for c in chosen]
-        assert [row.preset for row in found] == [None, "published", "published"]
+        assert [row.preset for row in found] == [None, preset, "adapted"]
         assert [row.stage for row in found] == ["supervised", "supervised", "pretext"]
         assert all(row.status == "ok" and row.ratio_to_gcn > 0 for row in found)
         assert all(row.memory_epochs == 2 for row in found)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-set"])
+@pytest.mark.parametrize(("name", "preset"), [("tiny", "published"), ("tiny-set", "adapted")])
 def test_the_memory_of_a_method_is_predicted_on_the_shape_it_has(
-    name, in_this_process, monkeypatch
+    name, preset, in_this_process, monkeypatch
 ):
     shapes = []
 
@@ -277,7 +277,7 @@ def test_the_memory_of_a_method_is_predicted_on_the_shape_it_has(
     row = finish(bench(workloads=[WORKLOADS[name]], entries=[Entry("hgcn")]))[name, "hgcn"]
     assert row.status == "skipped"
     assert "1.0 GB are available" in row.reason
-    assert (row.preset, row.stage) == ("published", "supervised")
+    assert (row.preset, row.stage) == (preset, "supervised")
     assert shapes == [WORKLOADS[name].shape] * 2
 
 

@@ -11,7 +11,6 @@ from geof.errors import ConfigError
 from geof.methods import registry
 from geof_paper.grid.cells import (
     BENCHMARKS,
-    METHODS,
     Cell,
     Row,
     changed_options,
@@ -19,6 +18,9 @@ from geof_paper.grid.cells import (
     config_of,
 )
 from geof_paper.grid.declared import STUDIES, choose_benchmarks
+from geof_paper.studies.compared import COMPARED
+
+TASKS = ("node", "link", "graph")
 
 
 def row(*changes: str, method="geof", preset="paper", study: str | None = None) -> Row:
@@ -35,7 +37,7 @@ def test_a_further_dataset_is_run_when_named_and_not_the_papers(monkeypatch):
 
 def test_the_papers_eighteen_benchmarks():
     assert len(BENCHMARKS) == 18
-    assert len(choose_rows(None, None, None)) == 18 * len(METHODS)
+    assert len(choose_rows(None, None, None)) == 18 * len(COMPARED)
     assert [r.dataset for r in choose_rows(["link"], ["Photo"], [("geof", "tuned")])] == ["Photo"]
     with pytest.raises(ConfigError, match="Did you mean 'Photo'"):
         choose_rows(None, ["Phoot"], None)
@@ -92,12 +94,20 @@ def test_earlier_names_of_options_are_the_same_row():
     assert row("model.steps=3").name == "node-CiteSeer-geof-paper+options.steps=3"
 
 
-@pytest.mark.parametrize("method", dict.fromkeys(METHODS), ids=":".join)
-def test_options_that_differ_from_the_defaults_give_the_config_again(method):
+def test_a_method_has_the_preset_of_the_task():
+    rows = {(r.task, r.method): r.preset for r in choose_rows(None, None, None)}
+    assert [rows[task, "hgcn"] for task in TASKS] == ["published", "published", "adapted"]
+    assert [rows[task, "spdgnn"] for task in TASKS] == ["adapted"] * 3
+    with pytest.raises(ConfigError, match=r"graph task \(got 'published', .*Valid: 'adapted'"):
+        choose_rows(None, None, [("hgcn", "published")])
+
+
+@pytest.mark.parametrize("compared", COMPARED, ids=lambda c: f"{c.method}:{c.preset}")
+def test_options_that_differ_from_the_defaults_give_the_config_again(compared):
     for task, dataset in (("node", "CiteSeer"), ("link", "Photo"), ("graph", "BBBP")):
-        given = Row(task, dataset, *method).config("3")
+        given = Row(task, dataset, compared.method, compared.preset_for(task)).config("3")
         options = changed_options(given)
-        again = config_of(method[0], task, dataset, options)
+        again = config_of(compared.method, task, dataset, options)
         assert replace(again, preset=given.preset, split="3") == given
         assert changed_options(again) == options
 

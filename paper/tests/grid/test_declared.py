@@ -44,6 +44,12 @@ def test_variants_and_benchmarks_are_chosen_by_name():
     assert choose_benchmarks(STUDIES["ablation"], ["PROTEINS"]) == (("graph", "PROTEINS"),)
     assert [v.label for v in choose_variants(study, ["geof"])] == ["GeoF paper", "GeoF tuned"]
     assert [v.label for v in choose_variants(study, ["geof:paper"])] == ["GeoF paper"]
+    for name in ("gnrf:published", "gnrf:adapted"):  # one for nodes, the other for links
+        assert [v.label for v in choose_variants(study, [name])] == ["GNRF"]
+    presets = [study.row(choose_variants(study, ["gnrf"])[0], b, "tuned") for b in study.benchmarks]
+    assert {(row.task, row.preset) for row in presets} == {
+        *(("node", "published"), ("link", "adapted")),
+    }
     with pytest.raises(Exception, match="Did you mean 'Photo'"):
         choose_benchmarks(study, ["Phoot"])
     with pytest.raises(Exception, match="Did you mean 'hgcn'"):

@@ -88,4 +88,7 @@ def test_records_and_studies_may_lie_in_one_folder(tmp_path):
 def test_the_recorded_results_of_this_project_have_a_page():
     page = results_page(Path(__file__).parents[2] / "results")
     check(page_of(page))
+    labels = [{row["label"] for row in table["rows"]} for table in page["tables"]]
+    names = ["HGCN" in found for found in labels], ["HGCN adapted" in found for found in labels]
+    assert names == ([True, True, False], [False, False, True])  # a table each of the three tasks
     assert len(page["rows"]) > 100

@@ -91,8 +91,9 @@ class Choice(NamedTuple):
     reason: str
 
 
-GIVEN = (*(field.name for field in fields(InputShape)), "task")
-"""What the engine gives a method that asks for it by name; all other arguments are options."""
+GIVEN = (*(field.name for field in fields(InputShape)), "task", "feature_channels")
+"""What the engine gives a method or a readout that asks for it by name; all other arguments are
+options. A readout's ``in_channels`` are the states', its ``feature_channels`` the features'."""
 
 
 @dataclass(frozen=True)

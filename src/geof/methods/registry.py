@@ -43,8 +43,8 @@ class Method:
             module that keeps the interface of :mod:`geof.methods.interface`.
         documented: What has the options as keyword arguments with defaults, if not ``build``.
         readouts: The method's own readouts by task. They are built with ``in_channels``,
-            ``num_classes`` (if they name it) and options, and are called with the
-            :class:`~geof.methods.interface.Encoding`, the inputs and the pairs.
+            ``num_classes`` and ``feature_channels`` (if they name them) and options, and are called
+            with the :class:`~geof.methods.interface.Encoding`, the inputs and the pairs.
         presets: Folder of the presets that travel with it, ``PRESET/TASK.yaml``.
         choose: Returns the options that follow from the data, with reasons, for the preset
             ``auto``.
@@ -230,31 +230,36 @@ NONE = "none"
 """The preset that sets nothing: every option has the default of its code."""
 
 
-def preset_names(method: str) -> list[str]:
+def preset_names(method: str, task: str | None = None) -> list[str]:
     """Return the presets of a method, ``"none"`` last.
+
+    Args:
+        method: Whose presets.
+        task: Only those with a file for this task; all where none has one.
 
     Raises:
         ConfigError: If there is no such method.
     """
     folder = get_method(method).presets
     there = folder is not None and folder.is_dir()
-    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder and there else []
-    return [*sorted(names), NONE]
+    paths = [path for path in folder.iterdir() if path.is_dir()] if folder and there else []
+    fitting = [path for path in paths if (path / f"{task}.yaml").is_file()]
+    return [*sorted(path.name for path in fitting or paths), NONE]
 
 
-def default_preset(method: str, *, own_data: bool = False) -> str:
-    """Return the preset of a method when none is named.
+def default_preset(method: str, task: str | None = None, *, own_data: bool = False) -> str:
+    """Return the preset of a method when none is named, for a task if one is given.
 
     For data of one's own that is the one that chooses by the data, if the method has it; otherwise
-    the tuned one if it ships, or its own.
+    the tuned one if it ships, then the published one, or its own.
 
     >>> default_preset("geof"), default_preset("geof", own_data=True), default_preset("gcn")
     ('tuned', 'auto', 'plain')
     """
-    names = preset_names(method)
+    names = preset_names(method, task)
     if own_data and get_method(method).choose is not None and AUTO in names:
         return AUTO
-    return "tuned" if "tuned" in names else names[0]
+    return next((name for name in ("tuned", "published") if name in names), names[0])
 
 
 def load_preset(method: str, preset: str, task: str, dataset: str | None = None) -> Tree:
@@ -267,7 +272,8 @@ def load_preset(method: str, preset: str, task: str, dataset: str | None = None)
         dataset: A benchmark; ``None``, or one the file has no section of, gets what all share.
 
     Raises:
-        ConfigError: If there is no such preset, naming the nearest.
+        ConfigError: If there is no such preset, naming the nearest, or only others have options for
+            the task.
     """
     sections = _sections_of(method, preset, task)
     return deepcopy(merge(sections.get("all") or {}, sections.get(dataset or "") or {}))
@@ -285,6 +291,12 @@ def _sections_of(method: str, preset: str, task: str) -> Tree:
     if preset not in names:
         raise ConfigError(
             f"Expected a preset of '{method}' (got {preset!r}). " + nearest(preset, names)
+        )
+    fitting = preset_names(method, task)
+    if preset not in fitting:
+        raise ConfigError(
+            f"Expected a preset of '{method}' with options for the {task} task (got {preset!r}, "
+            f"which has none). Valid: {', '.join(map(repr, fitting))}."
         )
     folder = get_method(method).presets
     assert folder is not None  # or it would have no names

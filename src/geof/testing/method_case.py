@@ -94,7 +94,7 @@ class MethodTestCase(StructureChecks):
     def test_presets_build(self, task: TaskKind) -> None:
         """Every preset makes a network, for every dataset it has options for."""
         shape = tiny_task(task).shape
-        for preset in preset_names(self.method):
+        for preset in preset_names(self.method, task):
             datasets = [] if preset == NONE else preset_datasets(self.method, preset, task)
             for dataset in (None, *datasets):
                 data = {} if dataset is None else {"dataset": dataset}

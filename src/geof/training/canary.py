@@ -46,8 +46,8 @@ _SHOWN = 24  # predictions kept
 
 def canaries(method: str) -> list[str]:
     """Return the names of a method's canaries, ``"PRESET TASK"``."""
-    presets = [name for name in preset_names(method) if name != NONE] or [NONE]
-    return [f"{preset} {task}" for preset in presets for task in TASKS]
+    presets = {task: [p for p in preset_names(method, task) if p != NONE] for task in TASKS}
+    return [f"{preset} {task}" for task in TASKS for preset in presets[task] or [NONE]]
 
 
 def sing(method: str, name: str) -> dict[str, Any]:

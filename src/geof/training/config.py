@@ -298,7 +298,7 @@ class RunConfig:
         data = DataConfig.of(sources)
         method = about.setdefault("method", "geof")
         task = about.setdefault("task", data.default_task)
-        preset = about.setdefault("preset", default_preset(method, own_data=data.kind in OWN))
+        preset = about.setdefault("preset", default_preset(method, task, own_data=data.kind in OWN))
         if preset == AUTO and data.kind == "npz" and "standardise" not in sources:
             data = replace(data, standardise=True)  # as a table's columns are
         tree = merge(renamed(load_preset(method, preset, task, data.dataset)), given)

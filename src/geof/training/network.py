@@ -42,7 +42,7 @@ class Network(nn.Module):
         kind = config.readout.get("kind", "shared")
         self.has_own_readout = kind == "own"
         make = readout_of(method, config.task, kind)
-        given["in_channels"] = self.encoder.out_channels
+        given |= {"in_channels": self.encoder.out_channels, "feature_channels": shape.in_channels}
         own = {name: value for name, value in config.readout.items() if name != "kind"}
         self.readout = make(**_named(make, given), **own)
         self._frozen: object | None = None

@@ -14,33 +14,47 @@ where :math:`\operatorname{GCN}_2` is the same for all spaces. Two losses withou
 between :math:`h^0` and each :math:`h^m` (:func:`contrast_loss`) and recognition of motifs from
 :math:`[z^{(1)} \| \dots \| z^{(M)}]` (:mod:`geof_paper.baselines.motifs`), weight 1 each.
 
-Reference: Sun et al., "Motif-aware Riemannian Graph Neural Network with Generative-Contrastive
-Learning", AAAI 2024. Evidence:
+Nodes are classified in two stages. First the states are trained without labels: on both losses,
+then (after ``links_after`` passes) on links, whose logits are :math:`2 - \|h_i - h_j\|^2`, graded
+as if their probabilities were within [0.01, 0.99]. Then, with the states frozen, a fresh GCN of two
+layers reads :math:`[X \| \text{states}]` (:class:`GCNClassifier`).
 
-- *from source*: curvatures and points at the start, the random features, both networks, the layer
-  normalisation, both losses, the Fermi-Dirac decoder whose probabilities are clipped in the loss
-  only, all default values;
+Reference: Sun et al., "Motif-aware Riemannian Graph Neural Network with Generative-Contrastive
+Learning", AAAI 2024; public code ``RiemannGraph/MotifRGC`` (MIT licence), revisions of August 2023
+to April 2024. Evidence:
+
+- *from source, and compared with numbers that the public code gives*: the random features, both
+  networks, the layer normalisation, both losses, the loss of links and its clip;
+- *from source*: curvatures and points at the start, the Fermi-Dirac decoder whose probabilities are
+  clipped in the loss only, the two stages for nodes and the classifier, all default values;
 - *from paper*: that the product has an upper hypersphere; the public code has none;
 - *reconstructed*: that hypersphere (``hypersphere``), points from features (``points="features"``,
-  for graph tasks and for nodes not seen in training), end-to-end training for nodes.
+  for graph tasks and for nodes not seen in training), end-to-end training for nodes (preset
+  ``end-to-end``: no loss without labels, the readout that all methods share).
+
+**Which form gave the printed numbers is open.** The public program had the pre-training on by
+default until December 2023; the change that added its scripts switched it off, so with the last
+revision states for nodes are trained on links alone (``links_after=0``). The method is named after
+the losses, so the preset for nodes has them.
 
 Where it knowingly differs from the public code:
 
 - Points are :math:`x = \exp_0(v)` of free vectors :math:`v`, so Adam does what Riemannian Adam does
-  there, and smaller steps for points and curvatures come from a factor (``point_step``).
+  there, and smaller steps for points and curvatures come from a factor (``point_step``), one for
+  both losses and links.
 - A curvature may pass through zero while learning. Nothing is divided by it, and at zero the
   features are their limit from both sides; the public code has a different formula at exactly zero,
   :math:`s_k = \langle x, w_k \rangle`, a jump that no gradient sees.
 - :math:`s_k`, which has a pole at :math:`x = w_k`, is held within :math:`\pm 8`, above
   :math:`d = 8` within :math:`\pm 56 / (d - 1)`.
 - Random features are buffers: saved with the network, not drawn anew when it is loaded.
-- For nodes, the public code trains links first and then a fresh GCN on
-  :math:`[X \| \text{states}]` without gradient into the states. **That two-stage form is not
-  built here**: nodes are trained end to end with the shared readout.
-- The losses without labels are a pre-training stage, off unless ``pretraining.epochs`` is set, or a
-  penalty, off unless ``auxiliary_weight`` is set: the published scripts for links do not switch
-  them on (their program has them off by default in its last revision, on in earlier ones). The
-  contrast there compares all pairs of nodes, an :math:`n \times n` matrix; here, sampled anchors.
+- Links of the first stage: all edges of the graph are seen and predicted; there, 85 % of them.
+  Pairs without an edge, wedges and corrupted wedges are drawn in every pass; there, from one list.
+- Frozen states are those of evaluation mode; there, the classifier is trained and tested on states
+  with dropout.
+- For links and graphs the losses are a stage of ``pretraining.epochs``, off in the presets, or a
+  penalty (``auxiliary_weight``). The contrast there compares all pairs of nodes, an
+  :math:`n \times n` matrix; here, sampled anchors.
 - The dropout of entries there silently takes the value of the dropout of edges. Here they are two.
 """
 
@@ -48,7 +62,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import torch
 from pydantic import Field
@@ -67,7 +81,7 @@ from geof.options import (
     checked,
 )
 from geof_paper.baselines.fermi_dirac import FermiDiracReadout
-from geof_paper.baselines.motifs import Wedges, motif_loss
+from geof_paper.baselines.motifs import Wedges, motif_loss, pair_loss
 from geof_paper.baselines.sparse import csr_matrix, input_features, normalised_adjacency
 from geof_paper.presets import PRESETS
 
@@ -84,6 +98,8 @@ LARGEST_ANGLE = 1.5
 """Of a point on a sphere from the origin; at :math:`\\pi / 2` it is infinitely far in the chart."""
 FILLED = 0.9
 """Share of the radius that points fill at the start, or at most if they come from features."""
+CLIP = 0.01
+"""Probabilities of links are graded as if within this of neither end."""
 LARGEST_RADIUS = 10.0
 """In place of :math:`1 / \\sqrt{|\\kappa|}` for an almost flat space."""
 
@@ -119,7 +135,10 @@ class DGCN(nn.Module):
         auxiliary_weight: Of the losses without labels as a penalty in training.
         temperature: Of the contrast.
         anchors: Most nodes that are contrasted in a pass.
-        wedges: Most wedges that are drawn in a pass; never more than there are edges.
+        wedges: Most wedges, and most edges of the link loss, that are drawn in a pass; never more
+            than there are edges.
+        links_after: Passes of the pretext on contrast and motifs, after which it is the prediction
+            of links; ``None`` for never.
     """
 
     @checked
@@ -146,12 +165,14 @@ class DGCN(nn.Module):
         temperature: Positive = 0.2,
         anchors: Annotated[int, Field(ge=2)] = 4096,
         wedges: Count = 50_000,
+        links_after: Annotated[int, Field(ge=0)] | None = None,
     ) -> None:
         super().__init__()
         self.edge_dropout = edge_dropout
         self.scale_features, self.feature_dropout = scale_features, feature_dropout
         self.auxiliary_weight, self.temperature = auxiliary_weight, temperature
-        self.anchors, self.wedges = anchors, wedges
+        self.anchors, self.wedges, self.links_after = anchors, wedges, links_after
+        self.register_buffer("pretext_passes", torch.zeros((), dtype=torch.long))
         self.spaces = ProductSpace(
             in_channels,
             num_nodes if _free(points, task, num_nodes) else None,
@@ -167,30 +188,39 @@ class DGCN(nn.Module):
         self.out_channels = (self.spaces.num_factors + 1) * embedding_channels
         self.norm = nn.LayerNorm(self.out_channels)
 
+    pretext_passes: Tensor
+
     def forward(self, inputs: GraphInputs) -> Tensor | Encoding:
         """Return the states, in training with the penalty if it has a weight."""
         from_features, kernel, from_points = self._embed(inputs)
-        states: Tensor = self.norm(torch.cat([from_features, *from_points], dim=-1))
+        states = self._states(from_features, from_points)
         if not self.training or self.auxiliary_weight == 0:
             return states
         loss = self._self_supervised(inputs, from_features, kernel, from_points)
         return Encoding(states, penalty=self.auxiliary_weight * loss)
 
     def pretext_loss(self, inputs: GraphInputs) -> Tensor:
-        """Return the sum of contrast and motif loss, of sampled anchors and wedges."""
-        return self._self_supervised(inputs, *self._embed(inputs))
+        """Return the sum of contrast and motif loss, of sampled anchors and wedges, or links'."""
+        from_features, kernel, from_points = self._embed(inputs)
+        predicts_links = self.links_after is not None and self.pretext_passes >= self.links_after
+        if self.training:
+            self.pretext_passes += 1
+        if not predicts_links:
+            return self._self_supervised(inputs, from_features, kernel, from_points)
+        states = self._states(from_features, from_points)
+        return pair_loss(states, Wedges.of(inputs), most=self.wedges, largest=_largest_logit(CLIP))
+
+    def _states(self, from_features: Tensor, from_points: list[Tensor]) -> Tensor:
+        states: Tensor = self.norm(torch.cat([from_features, *from_points], dim=-1))
+        return states
 
     def _embed(self, inputs: GraphInputs) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Return :math:`h^0`, all :math:`z^{(m)}` and all :math:`h^m`."""
         x = input_features(self, inputs)
-        from_features = self.feature_gcn(x, self._adjacency(inputs))
+        from_features = self.feature_gcn(x, message_adjacency(self, inputs))
         kernel = self.spaces(x)
-        return from_features, kernel, [self.point_gcn(z, self._adjacency(inputs)) for z in kernel]
-
-    def _adjacency(self, inputs: GraphInputs) -> Tensor:
-        if self.training and self.edge_dropout:
-            return thinned_adjacency(inputs, self.edge_dropout)
-        return normalised_adjacency(inputs)
+        from_points = [self.point_gcn(z, message_adjacency(self, inputs)) for z in kernel]
+        return from_features, kernel, from_points
 
     def _self_supervised(
         self,
@@ -410,6 +440,25 @@ def thinned_adjacency(inputs: GraphInputs, dropout: float) -> Tensor:
     return csr_matrix(rows, source, scale[source] * scale[target], size)
 
 
+class DropsEdges(Protocol):
+    """What is told how many edges to drop.
+
+    Attributes:
+        edge_dropout: Probability of dropping an edge.
+        training: Whether it is in training mode.
+    """
+
+    edge_dropout: float
+    training: bool
+
+
+def message_adjacency(method: DropsEdges, inputs: GraphInputs) -> Tensor:
+    """Return the normalised adjacency, in training of a random part of the edges."""
+    if method.training and method.edge_dropout:
+        return thinned_adjacency(inputs, method.edge_dropout)
+    return normalised_adjacency(inputs)
+
+
 def contrast_loss(first: Tensor, second: Tensor, *, temperature: float) -> Tensor:
     r"""Return how badly rows of two embeddings of the same nodes find each other.
 
@@ -418,15 +467,16 @@ def contrast_loss(first: Tensor, second: Tensor, *, temperature: float) -> Tenso
         \log \sum_{j \ne i} e^{(c_{ij} - c_{ii}) / \tau}
         + \log \sum_{j \ne i} e^{(c_{ji} - c_{ii}) / \tau} \right]
 
-    with cosines :math:`c`; the positive is not in the denominator. Zero for a node alone.
+    with cosines :math:`c`; the positive is not in the denominator. Zero for a node alone. As in the
+    public code, :math:`10^{-5}` is added to the product of two lengths and to each sum.
     """
     if len(first) < 2:
         return first.new_zeros(())
-    cosine = F.normalize(first, dim=-1, eps=EPSILON) @ F.normalize(second, dim=-1, eps=EPSILON).t()
-    logits = cosine / temperature
+    lengths = torch.outer(first.norm(dim=-1), second.norm(dim=-1))
+    logits = first @ second.t() / (lengths + EPSILON) / temperature
     alone = torch.eye(len(first), dtype=torch.bool, device=first.device)
-    others = logits.masked_fill(alone, -math.inf)
-    spread = others.logsumexp(0) + others.logsumexp(1)
+    others, guard = logits.masked_fill(alone, -math.inf), logits.new_tensor(EPSILON).log()
+    spread = sum(torch.logaddexp(others.logsumexp(side), guard) for side in (0, 1))
     return (spread / 2 - logits.diagonal()).mean()
 
 
@@ -449,11 +499,11 @@ class ClippedFermiDirac(nn.Module):
         *,
         radius: float = 2.0,
         temperature: float = 1.0,
-        clip: Annotated[float, Field(ge=0, lt=0.5)] = 0.01,
+        clip: Annotated[float, Field(ge=0, lt=0.5)] = CLIP,
     ) -> None:
         super().__init__()
         self.decoder = FermiDiracReadout(in_channels, radius=radius, temperature=temperature)
-        self.largest = math.log((1 - clip) / clip) if clip else math.inf
+        self.largest = _largest_logit(clip)
 
     def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor) -> Outputs:
         """Return the logits of ``pairs``, graded when clipped."""
@@ -461,4 +511,64 @@ class ClippedFermiDirac(nn.Module):
         return Outputs(logits, graded=[(1.0, logits.clamp(-self.largest, self.largest))])
 
 
-register(Method("d-gcn", DGCN, readouts={"link": ClippedFermiDirac}, presets=PRESETS / "d-gcn"))
+def _largest_logit(clip: float) -> float:
+    """Return the logit of the probability ``1 - clip``."""
+    return math.log((1 - clip) / clip) if clip else math.inf
+
+
+class GCNClassifier(nn.Module):
+    r"""Two GCN layers on the features beside the states, :math:`[X \| h]`, as published for nodes.
+
+    Args:
+        in_channels: Width of the states.
+        feature_channels: Width of the features.
+        num_classes: Width of the output.
+        hidden_channels: Width between the layers.
+        dropout: Of entries between the layers.
+        edge_dropout: Of edges, in every training pass; degrees are counted after.
+        scale_features: Scale every row of the features to length :math:`\sqrt F`.
+        feature_dropout: Of the features.
+    """
+
+    @checked
+    def __init__(
+        self,
+        in_channels: int,
+        feature_channels: int,
+        num_classes: int,
+        *,
+        hidden_channels: Count = 32,
+        dropout: Probability = 0.0,
+        edge_dropout: Probability = 0.0,
+        scale_features: bool = False,
+        feature_dropout: Probability = 0.0,
+    ) -> None:
+        super().__init__()
+        self.dropout, self.edge_dropout = dropout, edge_dropout
+        self.scale_features, self.feature_dropout = scale_features, feature_dropout
+        self.feature_map = SparseLinear(feature_channels, hidden_channels, bias=False)
+        self.state_map = nn.Linear(in_channels, hidden_channels)
+        self.last = GCN([hidden_channels, num_classes], dropout)
+        bound = math.sqrt(6 / (feature_channels + in_channels + hidden_channels))  # of both as one
+        for layer in (self.feature_map, self.state_map):
+            nn.init.uniform_(layer.weight, -bound, bound)
+        nn.init.zeros_(self.state_map.bias)
+
+    def forward(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor | None) -> Tensor:
+        """Return the logits of all nodes."""
+        adjacency = message_adjacency(self, inputs)
+        x = F.linear(encoding.states, self.state_map.weight)
+        x = x + self.feature_map(input_features(self, inputs))
+        x = torch.sparse.mm(adjacency, x) + self.state_map.bias
+        logits: Tensor = self.last(F.dropout(F.relu(x), self.dropout, self.training), adjacency)
+        return logits
+
+
+register(
+    Method(
+        "d-gcn",
+        DGCN,
+        readouts={"node": GCNClassifier, "link": ClippedFermiDirac},
+        presets=PRESETS / "d-gcn",
+    )
+)

@@ -40,14 +40,24 @@ Banks are polynomials in :math:`M = D^{-1/2} S D^{-1/2}`, with :math:`L_S / 2 = 
 evaluated as sums of :math:`M^j f_2(x)`, each product through :math:`Q (Q^\top \cdot)`. In a batch
 the bank runs inside each graph.
 
-Reference: Zhang et al., "G²Former", NeurIPS 2025. Evidence: bank, fusion, loss and settings of node
-classification from the paper and its published source. Reconstructed: the width of :math:`q`
-(``attention_channels``) and the inside of :math:`f_2`, a map of one hidden layer; links, with
-:math:`a_i = \sigma(w^\top N_i)` and a guide that scores pairs from :math:`N` with a readout of its
-own; graphs, with the guide's logits averaged over nodes. Known differences:
+Reference: Zhang et al., "G²Former", NeurIPS 2025; public code ``Thankstaro/G-2Former``, read and
+compared line by line (it has no licence, so no numbers of it are kept). Evidence:
+
+- *from paper and source*: bank, fusion, loss and the settings of node classification;
+- *from source*: :math:`f_1` (linear, norm, ReLU, dropout, linear, dropout, norm, sigmoid) and
+  :math:`f_2` (the same up to the second dropout), both and :math:`q` of the hidden width; dropout
+  of the features and, with the same rate, of what the input map makes of them; with ``product`` the
+  gate reads :math:`N \odot x` and the auxiliary loss :math:`N`; the GAT layer, which adds a linear
+  map of the node's own input, with a bias and beside the layer's residual, and scores edges by
+  linear maps of its inputs, :math:`\operatorname{LeakyReLU}(w_t^\top x_i + w_s^\top x_j)`;
+- *reconstructed*: links, with :math:`a_i = \sigma(w^\top N_i)` and a guide that scores pairs from
+  :math:`N` with a readout of its own; graphs, with the guide's logits averaged over nodes; the mode
+  ``"weighted"``.
+
+Known differences:
 
 - ``input_linear`` is on by default. Published networks (but for Photo) let :math:`f_2` map
-  :math:`F \to 256 \to F`, which needs dense features of full width: 1.2 GB per tensor on Physics.
+  :math:`F \to d \to F`, which needs dense features of full width: 1.2 GB per tensor on Physics.
   With the input map sparse features stay sparse and everything after is ``hidden_channels`` wide.
 - Training is on the whole graph; the released loader evaluates the bank on what a batch happens to
   reach. On sampled neighbourhoods ``"low"`` and ``"weighted"`` see the sample alone.
@@ -107,16 +117,17 @@ class G2Former(nn.Module):
         heads: Of ``"gat"``, side by side.
         mode: ``"full"``, ``"low"`` or ``"weighted"``, see the module.
         order: :math:`T` of the bank.
-        filter_channels: Hidden width of :math:`f_1` and :math:`f_2`.
-        attention_channels: Width of :math:`q`; not read with ``"full"``.
+        filter_channels: Hidden width of :math:`f_1` and :math:`f_2`; ``None`` for
+            ``hidden_channels``, as published.
+        attention_channels: Width of :math:`q`, likewise; not read with ``"full"``.
         input_linear: Whether a linear map to ``hidden_channels`` comes first. Without it sparse
             features are made dense.
-        product: Whether :math:`N \odot x` takes the place of :math:`N` in the fusion.
-        dropout: After every layer, and inside :math:`f_1` and :math:`f_2`.
+        product: Whether :math:`N \odot x` takes the place of :math:`N` in the fusion and its gate.
+        dropout: After every layer, and inside and after :math:`f_1` and :math:`f_2`.
         norm: ``"none"``, ``"layer"`` or ``"batch"``.
         residual: Whether every layer adds a linear map of its input.
         scale_features: Scale every row of the input features to length :math:`\sqrt F`.
-        feature_dropout: Of the input features.
+        feature_dropout: Of the input features, and of the input map's output.
     """
 
     @checked
@@ -132,8 +143,8 @@ class G2Former(nn.Module):
         heads: Count = 2,
         mode: Mode = "full",
         order: Count = 3,
-        filter_channels: Count = 256,
-        attention_channels: Count = 64,
+        filter_channels: Count | None = None,
+        attention_channels: Count | None = None,
         input_linear: bool = True,
         product: bool = False,
         dropout: Probability = 0.5,
@@ -153,8 +164,8 @@ class G2Former(nn.Module):
             width,
             mode=mode,
             order=order,
-            filter_channels=filter_channels,
-            attention_channels=attention_channels,
+            filter_channels=filter_channels or hidden_channels,
+            attention_channels=attention_channels or hidden_channels,
             dropout=dropout,
             norm=norm,
         )
@@ -188,17 +199,19 @@ class G2Former(nn.Module):
     def _features(self, inputs: GraphInputs) -> Tensor:
         x = input_features(self, inputs)
         if self.input is not None:
-            mapped: Tensor = self.input(x)
-            return mapped
+            return F.dropout(self.input(x), self.feature_dropout, self.training)
         return x if x.layout == torch.strided else x.to_dense()
 
     def _fused(self, x: Tensor, filtered: Tensor, logits: Tensor) -> Tensor:
         """Return the features, moved towards the bank's output where the guide is sure."""
+        towards = filtered
+        if self.product:
+            towards = filtered * x
+            logits = self.guide(towards)
         if self.task == "link":
             gate = logits.sigmoid()
         else:
             gate = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
-        towards = filtered * x if self.product else filtered
         return x + gate * (towards - x)
 
 
@@ -211,7 +224,7 @@ class FilterBank(nn.Module):
         order: :math:`T`.
         filter_channels: Hidden width of :math:`f_1` and :math:`f_2`.
         attention_channels: Width of :math:`q`.
-        dropout: Inside :math:`f_1` and :math:`f_2`.
+        dropout: Inside and after :math:`f_1` and :math:`f_2`.
         norm: Of their hidden layers.
     """
 
@@ -234,6 +247,7 @@ class FilterBank(nn.Module):
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(filter_channels, channels),
+            nn.Dropout(dropout),
         )
         if mode == "full":
             return
@@ -334,7 +348,7 @@ class _SAGE(nn.Module):
 
 
 class _GAT(nn.Module):
-    """Attention over closed neighbourhoods, heads side by side, no bias, no row per edge."""
+    """Attention over closed neighbourhoods, heads side by side, and the node's own part."""
 
     def __init__(self, in_channels: int, out_channels: int, heads: int) -> None:
         super().__init__()
@@ -344,24 +358,25 @@ class _GAT(nn.Module):
                 f"Use hidden_channels={heads * max(round(out_channels / heads), 1)}."
             )
         self.map = nn.Linear(in_channels, out_channels, bias=False)
-        self.target = nn.Parameter(torch.empty(heads, out_channels // heads))
-        self.source = nn.Parameter(torch.empty(heads, out_channels // heads))
-        nn.init.xavier_uniform_(self.target)
-        nn.init.xavier_uniform_(self.source)
+        self.own = nn.Linear(in_channels, out_channels)
+        self.target = nn.Linear(in_channels, heads, bias=False)
+        self.source = nn.Linear(in_channels, heads, bias=False)
+        for layer in (self.map, self.own, self.target, self.source):
+            nn.init.xavier_normal_(layer.weight, gain=nn.init.calculate_gain("relu"))
 
     def forward(self, x: Tensor, inputs: GraphInputs) -> Tensor:
-        """Return the attention-weighted sums."""
-        edges = inputs.edges
-        heads = []
+        """Return the attention-weighted sums and the own part; no row per edge."""
+        edges, heads = inputs.edges, []
+        own: Tensor = self.own(x)
+        values, targets, sources = self.map(x), self.target(x), self.source(x)
         for h, target, source in zip(
-            self.map(x).chunk(len(self.target), dim=1), self.target, self.source, strict=True
+            values.chunk(targets.size(1), dim=1), targets.t(), sources.t(), strict=True
         ):
-            score = (h @ target).index_select(0, edges.target) + (h @ source).index_select(
-                0, edges.source
-            )
+            score = target.index_select(0, edges.target) + source.index_select(0, edges.source)
             weight = neighbourhood_softmax(edges, F.leaky_relu(score, 0.2))
             heads.append(weighted_sum(edges, weight, h))
-        return torch.cat(heads, dim=1)
+        heard = torch.cat(heads, dim=1)
+        return heard + own
 
 
 def _conv(gnn: GNN, in_channels: int, out_channels: int, heads: int) -> nn.Module:
@@ -508,5 +523,6 @@ register(
             "graph": GuidedGraphReadout,
         },
         presets=PRESETS / "g2former",
+        revision=2,
     )
 )

@@ -10,13 +10,17 @@ triangle) if :math:`u - w` is an edge too, otherwise *open*. With the Fermi-Dira
     P(\text{closed}) = p_{uv} p_{vw} p_{uw},
 
 and the loss is the mean of :math:`-\log(P(\text{what it is}) + \epsilon)` over real wedges and as
-many corrupted ones, whose first two nodes are replaced and which count as no wedge.
+many corrupted ones, whose first two nodes are replaced by two without an edge: no wedges.
 
 Reference: Sun et al., "Motif-aware Riemannian Graph Neural Network with Generative-Contrastive
-Learning", AAAI 2024. Evidence: probabilities, labels and constants from source. Difference: the
-public code lists all wedges in a Python loop over :math:`\sum_i d_i^2`; here they are drawn
-uniformly, and closure is looked up among sorted keys, so cost and memory are linear in the number
-of edges. Like there, a corrupted wedge that happens to be real still counts as none.
+Learning", AAAI 2024. Evidence: probabilities, labels and constants from source, values compared
+with numbers that the public code gives. Difference: the public code lists all wedges in a Python
+loop over :math:`\sum_i d_i^2`; here they are drawn uniformly, and closure is looked up among sorted
+keys, so cost and memory are linear in the number of edges. Corrupted wedges are drawn anew in every
+pass, too; those whose new nodes have an edge, which the public code never draws, are left out.
+
+:func:`pair_loss` grades edges and as many pairs without one in the same way, for the stage of the
+public code that predicts links.
 """
 
 from __future__ import annotations
@@ -92,6 +96,19 @@ class Wedges:
         start = (self.degree.cumsum(0) - self.degree)[centre]
         return torch.stack([self.source[start + first], centre, self.source[start + second]])
 
+    def edges(self, most: int) -> Tensor:
+        """Return ``(2, min(E, most))`` edges, drawn where there are more."""
+        keys = self.keys
+        if len(keys) > most:
+            keys = keys[torch.randint(len(keys), (most,), device=keys.device)]
+        return torch.stack([keys % self.num_nodes, keys // self.num_nodes])
+
+    def strangers(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return ``(2, count)`` drawn nodes, and which of the pairs have no edge."""
+        pairs = torch.randint(self.num_nodes, (2, count), device=self.source.device)
+        linked = self._has(*pairs) | self._has(*pairs.flip(0)) if len(self.keys) else False
+        return pairs, ~(linked | (pairs[0] == pairs[1]))
+
     def are_closed(self, wedges: Tensor) -> Tensor:
         """Return which wedges have an edge between their ends, in either direction."""
         u, w = wedges[0], wedges[2]
@@ -104,16 +121,47 @@ class Wedges:
 
 
 def motif_loss(embedding: Tensor, wedges: Wedges, *, most: int) -> Tensor:
-    """Return the loss of sampled wedges and as many corrupted ones; zero without wedges."""
+    """Return the loss of sampled wedges and about as many corrupted ones; zero without wedges."""
     real = wedges.sample(most)
     if real.size(1) == 0:
         return embedding.new_zeros(())
-    replaced = torch.randint(wedges.num_nodes, (2, real.size(1)), device=real.device)
-    corrupted = torch.cat([replaced, real[2:]])
-    labels = torch.where(wedges.are_closed(real), CLOSED, OPEN)
-    labels = torch.cat([labels, torch.full_like(labels, NO_WEDGE)])
+    replaced, apart = wedges.strangers(real.size(1))
+    corrupted = torch.cat([replaced, real[2:]])[:, apart]
+    closed = wedges.are_closed(real)
+    return graded_wedges(embedding, real, closed, corrupted)
+
+
+def graded_wedges(embedding: Tensor, real: Tensor, closed: Tensor, corrupted: Tensor) -> Tensor:
+    """Return the mean loss of ``(3, T)`` triples: wedges, open or closed, and corrupted ones."""
+    labels = torch.where(closed, CLOSED, OPEN)
+    labels = torch.cat([labels, labels.new_full((corrupted.size(1),), NO_WEDGE)])
     probabilities = wedge_probabilities(embedding, torch.cat([real, corrupted], dim=1))
     return F.nll_loss((probabilities + EPSILON).log(), labels)
+
+
+def pair_loss(embedding: Tensor, wedges: Wedges, *, most: int, largest: float) -> Tensor:
+    """Return the loss of edges and of drawn pairs without one; zero where either is missing.
+
+    Args:
+        embedding: ``(n, d)``.
+        wedges: Of the graph whose edges are predicted.
+        most: Edges to draw where there are more.
+        largest: Logits are graded as if within plus and minus this.
+    """
+    edges = wedges.edges(most)
+    pairs, apart = wedges.strangers(edges.size(1))
+    if not apart.any():
+        return embedding.new_zeros(())
+    return graded_pairs(embedding, edges, pairs[:, apart], largest)
+
+
+def graded_pairs(embedding: Tensor, edges: Tensor, pairs: Tensor, largest: float) -> Tensor:
+    """Return the mean loss of ``(2, P)`` edges plus that of ``(2, Q)`` pairs without one."""
+    present, absent = (
+        _edge_logit(*(embedding.index_select(0, end) for end in ends)).clamp(-largest, largest)
+        for ends in (edges, pairs)
+    )
+    return F.softplus(-present).mean() + F.softplus(absent).mean()
 
 
 def wedge_probabilities(embedding: Tensor, triples: Tensor) -> Tensor:
@@ -124,4 +172,8 @@ def wedge_probabilities(embedding: Tensor, triples: Tensor) -> Tensor:
 
 
 def _edge(a: Tensor, b: Tensor) -> Tensor:
-    return torch.sigmoid((RADIUS - (a - b).square().sum(-1)) / TEMPERATURE)
+    return torch.sigmoid(_edge_logit(a, b))
+
+
+def _edge_logit(a: Tensor, b: Tensor) -> Tensor:
+    return (RADIUS - (a - b).square().sum(-1)) / TEMPERATURE

@@ -46,8 +46,10 @@ BENCHMARKS = benchmarks_of(
 )
 """The paper's eighteen benchmarks; the catalogue may have more."""
 
-METHODS = tuple((compared.method, compared.preset) for compared in COMPARED)
-"""Name and preset of every compared method."""
+
+def compared_methods(task: TaskKind) -> list[tuple[str, str]]:
+    """Return name and preset of every compared method on a task."""
+    return [(compared.method, compared.preset_for(task)) for compared in COMPARED]
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def config_of(method: str, task: str, dataset: str, options: Mapping[str, Any]) 
 def choose_rows(
     tasks: Iterable[str] | None,
     datasets: Iterable[str] | None,
-    methods: Iterable[tuple[str, str]] | None,
+    methods: Collection[tuple[str, str]] | None,
     changes: tuple[str, ...] = (),
 ) -> list[Row]:
     """Return the rows asked for, all of the paper's benchmarks and methods where nothing is said.
@@ -198,7 +200,7 @@ def choose_rows(
     rows = [
         Row(task, dataset, method, preset, changes)
         for task, dataset in (BENCHMARKS if wanted is None else benchmarks_of(wanted))
-        for method, preset in (METHODS if methods is None else methods)
+        for method, preset in (compared_methods(task) if methods is None else methods)
         if kinds is None or task in kinds
     ]
     if not rows:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError, nearest
+from geof.methods.interface import TaskKind
 from geof.nn.settings import VARIANTS
 from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row, benchmarks_of
-from geof_paper.studies.compared import COMPARED, Compared
+from geof_paper.studies.compared import ADAPTED, COMPARED, Compared, preset_for
 from geof_paper.studies.printed import Printed, paper_tables, printed
 
 
@@ -27,6 +28,7 @@ class Variant:
         changes: ``KEY=VALUE`` words over the preset.
         printed: The paper's name for it.
         value: Of the option that the study varies, if it varies one.
+        adapted: The tasks on which the preset is ``adapted``.
     """
 
     label: str
@@ -35,12 +37,13 @@ class Variant:
     changes: tuple[str, ...] = ()
     printed: str | None = None
     value: int | None = None
+    adapted: tuple[TaskKind, ...] = ()
 
     @property
     def names(self) -> set[str]:
         """What a user may call it."""
-        own = set() if self.preset is None else {f"{self.method}:{self.preset}"}
-        return {self.label, self.method} | own
+        presets = {self.preset, *(ADAPTED for _ in self.adapted)} - {None}
+        return {self.label, self.method} | {f"{self.method}:{preset}" for preset in presets}
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ class Study:
         A change to what the method has anyway is left out, so that the row is the plain one.
         """
         task, dataset = benchmark
-        plain = Row(task, dataset, variant.method, variant.preset or preset)
+        chosen = preset_for(task, variant.preset or preset, variant.adapted)
+        plain = Row(task, dataset, variant.method, chosen)
         config = plain.config("0")
         changes = tuple(
             word
@@ -131,8 +135,13 @@ DEPTHS = tuple(
 
 
 def _variant(compared: Compared) -> Variant:
-    title = compared.title.replace("`", "")
-    return Variant(title, compared.method, compared.preset, printed=compared.printed)
+    return Variant(
+        compared.title.replace("`", ""),
+        compared.method,
+        compared.preset,
+        printed=compared.printed,
+        adapted=compared.adapted,
+    )
 
 
 _COMPARISON = tuple(_variant(c) for c in COMPARED if not c.method.endswith("-so"))

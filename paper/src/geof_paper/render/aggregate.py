@@ -64,7 +64,8 @@ def _mean(benchmark: Benchmark, method: str) -> float:
 
 
 def _recorded_mean(results: Path, benchmark: Benchmark, compared: Compared) -> float:
-    record = recorded(Row(*benchmark, compared.method, compared.preset), results)
+    preset = compared.preset_for(benchmark[0])
+    record = recorded(Row(*benchmark, compared.method, preset), results)
     return float("nan") if record is None or record.test is None else record.test.mean
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from geof.methods.interface import TaskKind
 from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
 from geof_paper.grid.records import ALL_SPLITS, FailedRun, Record
 from geof_paper.studies.compared import COMPARED
 from geof_paper.studies.printed import Printed, printed
 from geof_paper.studies.statistics import MeanAndDeviation
 
-HEADINGS = {
+HEADINGS: dict[TaskKind, str] = {
     "node": "Node classification (accuracy)",
     "link": "Link prediction (ROC-AUC)",
     "graph": "Graph classification (accuracy; ROC-AUC for BBBP and ogbg-molhiv)",
@@ -37,7 +38,7 @@ def render_page(
     plain = {record.row: record for record in records if not record.row.changes}
     for task, heading in HEADINGS.items():
         benchmarks = [benchmark for benchmark in BENCHMARKS if benchmark[0] == task]
-        parts.append(f"## {heading}\n\n{_table(benchmarks, plain)}")
+        parts.append(f"## {heading}\n\n{_table(task, benchmarks, plain)}")
     tried = [record for record in records if record.row.changes]
     if tried:
         parts.append(f"## What each addition is worth\n\n{_additions(tried, plain)}")
@@ -49,14 +50,15 @@ def render_page(
     return "\n".join(parts)
 
 
-def _table(benchmarks: Sequence[Benchmark], plain: Mapping[Row, Record]) -> str:
+def _table(task: TaskKind, benchmarks: Sequence[Benchmark], plain: Mapping[Row, Record]) -> str:
     lines = [["", *(dataset for _, dataset in benchmarks)]]
     for compared in COMPARED:
-        records = [plain.get(Row(*b, compared.method, compared.preset)) for b in benchmarks]
+        preset = compared.preset_for(task)
+        records = [plain.get(Row(*b, compared.method, preset)) for b in benchmarks]
         if any(records):
             numbers = [printed(*b, compared.printed) for b in benchmarks]
             cells = [_cell(*pair) for pair in zip(records, numbers, strict=True)]
-            lines.append([compared.title, *cells])
+            lines.append([compared.title_for(task), *cells])
     return _markdown(lines)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from geof.errors import ConfigError, DataError
 from geof.io import read_json
 from geof.machine import machine
+from geof.methods.interface import TaskKind
 from geof.version import __version__
 from geof_paper.grid.cells import BENCHMARKS, Row, config_of
 from geof_paper.grid.records import (
@@ -76,11 +77,12 @@ def _tables(records: Sequence[Record]) -> list[dict[str, Any]]:
         benchmarks = [b for b in benchmarks if any(row.benchmark == b for row in plain)]
         rows = []
         for compared in COMPARED:
-            found = [plain.get(Row(*b, compared.method, compared.preset)) for b in benchmarks]
+            preset = compared.preset_for(task)
+            found = [plain.get(Row(*b, compared.method, preset)) for b in benchmarks]
             if any(found):
                 paper = [printed(*b, compared.printed) for b in benchmarks]
                 cells = [_cell(*pair).as_json() for pair in zip(found, paper, strict=True)]
-                rows.append({"label": _title(compared), "cells": cells})
+                rows.append({"label": _title(compared, task), "cells": cells})
         if rows:
             columns = [dataset for _, dataset in benchmarks]
             tables.append({"task": task, "title": heading, "columns": columns, "rows": rows})
@@ -101,21 +103,22 @@ def _cell(record: Record | None, paper: Printed | None) -> Cell:
     )
 
 
-def _title(compared: Compared) -> str:
-    return compared.title.replace("`", "")
+def _title(compared: Compared, task: TaskKind) -> str:
+    return compared.title_for(task).replace("`", "")
 
 
 def _row(record: Record, failures: Sequence[FailedRun]) -> dict[str, Any]:
     """Return a record as a line of the long table, with all its details."""
     row = record.row
-    compared = next((c for c in COMPARED if (c.method, c.preset) == (row.method, row.preset)), None)
+    own = (row.method, row.preset)
+    compared = next((c for c in COMPARED if (c.method, c.preset_for(row.task)) == own), None)
     paper = None
     if compared is not None and not row.changes:
         paper = printed(row.task, row.dataset, compared.printed)
     return {
         "task": row.task,
         "dataset": row.dataset,
-        "method": row.method if compared is None else _title(compared),
+        "method": row.method if compared is None else compared.title.replace("`", ""),
         "preset": row.preset,
         "changes": " ".join(row.changes),
         "metric": record.first.metric,

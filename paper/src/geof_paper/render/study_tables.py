@@ -15,6 +15,7 @@ from geof_paper.grid.grid import Grid
 from geof_paper.grid.records import Record, RecordedRun, failed_splits, recorded
 from geof_paper.render.tables import Cell as TableCell
 from geof_paper.render.tables import Table, write_table
+from geof_paper.studies.compared import ADAPTED
 from geof_paper.studies.printed import Printed
 from geof_paper.studies.statistics import mean_and_deviation
 
@@ -136,7 +137,9 @@ class StudyRuns:
     def cell(self, variant: Variant, benchmark: Benchmark) -> TableCell:
         """Return the cell of a variant on a benchmark, with the paper's number."""
         scores = list(self.scores(variant, benchmark).values())
-        notes = [self._failures(variant, benchmark), self._stale(variant, benchmark)]
+        is_adapted = bool(scores) and self.row(variant, benchmark).preset == ADAPTED
+        notes = [ADAPTED] if is_adapted else []
+        notes += [self._failures(variant, benchmark), self._stale(variant, benchmark)]
         note = "; ".join(part for part in notes if part)
         return cell_of(scores, len(self.splits), self.study.printed(variant, benchmark), note)
 
