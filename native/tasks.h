@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 namespace geof {
@@ -23,13 +24,24 @@ T* thread_scratch(size_t size) {
   return kept.data();
 }
 
-// What a node with very many edges needed is not kept.
-constexpr size_t kMostKept = size_t(64) << 20;
+// What a thread may keep of one scratch: a quarter of GEOF_KEPT_MEMORY, which Python has checked
+// (geof.kernels.memory). What a node with very many edges needed is more.
+inline size_t most_kept() {
+  static const size_t bytes = [] {
+    const char* given = std::getenv("GEOF_KEPT_MEMORY");
+    if (given == nullptr || *given == 0) given = "256M";
+    char* unit = nullptr;
+    const size_t number = std::strtoull(given, &unit, 10);
+    const int shift = *unit == 'K' ? 10 : *unit == 'M' ? 20 : *unit == 'G' ? 30 : 0;
+    return (number << shift) / 4;
+  }();
+  return bytes;
+}
 
 template <class T, Purpose P>
 void give_back() {
   std::vector<T>& kept = kept_memory<T, P>();
-  if (kept.size() * sizeof(T) > kMostKept) std::vector<T>().swap(kept);
+  if (kept.size() * sizeof(T) > most_kept()) std::vector<T>().swap(kept);
 }
 
 constexpr int64_t kNodes = 64;  // nodes a thread takes at once

@@ -885,11 +885,64 @@ def test_little_and_foreign_memory_is_left_to_torch(monkeypatch):
 
 def test_no_more_is_kept_than_the_bound(monkeypatch):
     monkeypatch.setattr(memory, "_free", [])
-    monkeypatch.setattr(memory, "KEPT_BYTES", 2**20)
+    monkeypatch.setattr(memory, "kept_bytes", lambda: 2**20)
     like = torch.empty(0)
     blocks = [memory.empty(like, (2**17,)) for _ in range(5)]  # half a mebibyte each
     del blocks
     assert sum(block.numel() for block in memory._free) <= 2**20
+
+
+@pytest.fixture
+def asked_anew():
+    """Forget what was read of the environment, before and after."""
+    memory.kept_bytes.cache_clear()
+    yield
+    memory.kept_bytes.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("0", 0), ("4096", 4096), ("64K", 2**16), ("512M", 2**29), ("2G", 2**31), ("", 2**28)],
+)
+def test_the_bound_is_a_setting(given, size, asked_anew, monkeypatch):
+    monkeypatch.setenv("GEOF_KEPT_MEMORY", given)
+    assert memory.kept_bytes() == size
+
+
+@pytest.mark.parametrize("given", ["512MB", "half", "-1", "1.5G", "M", " 5M", "5m"])
+def test_a_bound_that_is_no_size_is_refused(given, asked_anew, monkeypatch):
+    monkeypatch.setenv("GEOF_KEPT_MEMORY", given)
+    with pytest.raises(ConfigError, match=r"Expected GEOF_KEPT_MEMORY .*512M") as error:
+        memory.kept_bytes()
+    assert repr(given) in str(error.value)
+
+
+@needs_native
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["0", "64K"])
+def test_a_small_bound_changes_no_number(given):
+    """The kernels read the bound once per process: in one of its own."""
+    code = (
+        "import torch, geof.kernels.memory as memory\n"
+        "from geof import GeoF\n"
+        "torch.manual_seed(0)\n"
+        "model = GeoF(5, 16, signature_channels=0, blocks=2)\n"
+        "edges = torch.randint(0, 3000, (2, 9000))\n"
+        "loss = model(torch.rand(3000, 5), edges, torch.rand(3000, 0)).square().sum()\n"
+        "loss.backward()\n"
+        "kept = sum(block.numel() for block in memory._free)\n"
+        "print(kept, loss.item(), model.feature_lift.weight.grad.double().sum().item())"
+    )
+
+    def run(**setting: str) -> list[str]:
+        environment = {**os.environ, **setting}
+        command = [sys.executable, "-c", code]
+        shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return shown.stdout.split()
+
+    usual, small = run(GEOF_KEPT_MEMORY=""), run(GEOF_KEPT_MEMORY=given)
+    assert small[1:] == usual[1:]
+    assert int(small[0]) <= int(given.replace("64K", "65536")) < int(usual[0])
 
 
 def test_blocks_of_smaller_batches_do_not_pile_up(monkeypatch):

@@ -10,7 +10,8 @@ from torch_geometric.data import Batch, Data
 
 from geof.data.batching import PackedGraphs, select_rows
 from geof.data.sources import SignatureConfig
-from geof.errors import ConfigError
+from geof.errors import ConfigError, DataError
+from geof.kernels import Neighbourhoods
 from geof.methods.interface import Outputs
 from geof.signature import structural_signature
 from geof.training import GraphTask, TrainingConfig
@@ -38,6 +39,47 @@ def test_a_packed_batch_is_pygs(chosen):
     assert torch.equal(ours.batch, theirs.batch)
     assert ours.num_graphs == len(chosen)
     assert torch.equal(packed.x[ours.signature.long().flatten()], theirs.x)
+
+
+def unsorted_graphs(*, repeats: bool) -> list[Data]:
+    """Graphs with self-loops, isolated nodes, no edges, no nodes; edges carry something."""
+    graphs = []
+    for number, (nodes, edges) in enumerate([(6, 11), (1, 0), (0, 0), (9, 30), (4, 0), (1, 1)]):
+        given = torch.Generator().manual_seed(number)
+        index = torch.randint(0, max(nodes, 1), (2, edges), generator=given)
+        if not repeats:  # each pair once, in no order
+            index = index.unique(dim=1)
+            index = index[:, torch.randperm(index.size(1), generator=given)]
+        graph = Data(x=torch.rand(nodes, 3, generator=given), edge_index=index)
+        graph.edge_weight = torch.rand(index.size(1), generator=given)
+        graph.edge_attr = torch.randint(0, 5, (index.size(1), 2), generator=given)
+        graphs.append(graph)
+    return graphs
+
+
+@pytest.mark.parametrize("edges", [False, True])
+@pytest.mark.parametrize("chosen", [[0, 1, 2, 3, 4, 5], [3], [2], [5, 3, 0, 3], [4, 1, 2], []])
+def test_the_neighbourhoods_of_a_batch_are_those_that_sorting_it_gives(chosen, edges):
+    packed = PackedGraphs.pack(unsorted_graphs(repeats=not edges), edges=edges)
+    batch = packed.batch(torch.tensor(chosen, dtype=torch.long), torch.zeros(len(packed.x), 1))
+    sorted_again = Neighbourhoods.from_edge_index(batch.edge_index, len(batch.x), origin=edges)
+    for name in ("source", "target", "origin"):
+        ours, wanted = getattr(batch.edges, name), getattr(sorted_again, name)
+        assert (ours is None) is (wanted is None), name
+        assert wanted is None or (torch.equal(ours, wanted) and ours.dtype == wanted.dtype), name
+        assert ours is None or ours.is_contiguous(), name
+    for name in ("num_nodes", "num_given", "active", "terms"):
+        assert getattr(batch.edges, name) == getattr(sorted_again, name), name
+
+
+def test_an_edge_out_of_its_graph_is_refused():
+    """Beside the others its target exists: it is a node of the next graph."""
+    graphs = unsorted_graphs(repeats=True)
+    graphs[3].edge_index[1, 4] = 9
+    with pytest.raises(DataError, match=r"graph 3 to hold node indices from 0 to 8 \(got .*9\]"):
+        PackedGraphs.pack(graphs)
+    with pytest.raises(DataError, match="a second time"):
+        PackedGraphs.pack(unsorted_graphs(repeats=True), edges=True)
 
 
 @pytest.mark.parametrize("degree", ["max", "log"])

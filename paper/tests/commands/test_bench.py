@@ -265,9 +265,32 @@ def test_a_pace_is_that_of_training(monkeypatch):
     assert (Network.forward, torch.Tensor.backward, torch.optim.Adam.step) == before
 
 
+def test_a_profile_prints_and_writes_both_tables(here, tmp_path, capsys, monkeypatch):
+    from dataclasses import replace
+
+    short = replace(catalogue.PROFILE, seconds=0.0, least_rounds=2, most_rounds=2)
+    monkeypatch.setattr(catalogue, "PROFILE", short)
+    monkeypatch.setattr("geof_paper.bench.processes.in_fresh_process", in_this_process)
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "profile.json"
+    assert cli.main(["bench", "--profile", "tiny", "--json", str(path), "--quiet"]) == 0
+    (row,) = json.loads(path.read_text())
+    assert row["workload"] == "tiny"
+    assert row["facts"]["source"] == "generated"
+    assert row["machine"]["threads"] == 1
+    assert [part["name"] for part in row["parts"]][:3] == ["gcn", "geof", "controller 64"]
+    assert sum(share["share"] for share in row["shares"]) == pytest.approx(1)
+    text = capsys.readouterr().out
+    for word in ("frozen geometry", "dense products", "x GCN", "tiny (generated"):
+        assert word in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--profile", "--training"], "Expected '--training' or '--profile'"),
+        (["--profile", "--methods", "gcn"], "Expected '--profile' or '--methods'"),
+        (["--profile", "PubMedd"], "Did you mean 'PubMed'?"),
         (["--training", "CiteSeer"], "Expected benchmarks as TASK:DATASET"),
         (["--training", "node:CiteSer"], "Did you mean 'CiteSeer'?"),
         (["--training", "--quick"], "Expected '--training' or '--quick'"),

@@ -24,7 +24,7 @@ from geof.data.records import EdgeInputs, edge_inputs, undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError
-from geof.kernels.neighbourhood import ALL, Cache, NeighbourIndex
+from geof.kernels.neighbourhood import ALL, Cache, Neighbourhoods, NeighbourIndex
 from geof.methods.interface import GraphInputs
 from geof.options import require_positive
 from geof.signature import StructuralSignature
@@ -219,6 +219,7 @@ class PackedGraphs:
         first_node: ``(G + 1,)``; the nodes of graph ``g`` are ``first_node[g]`` and following.
         first_edge: ``(G + 1,)``, likewise.
         caches: What methods derived from each graph, for all batches it appears in.
+        closed: The sorted neighbourhoods of all graphs, sorted once for all batches.
         carried: ``edge_weight`` and ``edge_attr`` of all edges, as far as they are used.
     """
 
@@ -227,6 +228,7 @@ class PackedGraphs:
     first_node: Tensor
     first_edge: Tensor
     caches: tuple[Cache, ...]
+    closed: _ClosedEdges
     carried: EdgeInputs = field(default_factory=EdgeInputs)
 
     @classmethod
@@ -238,13 +240,18 @@ class PackedGraphs:
             edges: Whether batches are to have what edges carry.
         """
         graphs = list(graphs)  # a packed set makes each graph anew whenever it is asked for
+        edge_index = torch.cat([graph.edge_index for graph in graphs], dim=1)
+        first_node = _starts([graph.num_nodes for graph in graphs])
+        first_edge = _starts([graph.edge_index.size(1) for graph in graphs])
+        carried = _joined([edge_inputs(graph) for graph in graphs] if edges else [])
         return cls(
             x=torch.cat([graph.x for graph in graphs]),
-            edge_index=torch.cat([graph.edge_index for graph in graphs], dim=1),
-            first_node=_starts([graph.num_nodes for graph in graphs]),
-            first_edge=_starts([graph.edge_index.size(1) for graph in graphs]),
+            edge_index=edge_index,
+            first_node=first_node,
+            first_edge=first_edge,
             caches=tuple(Cache() for _ in graphs),
-            carried=_joined([edge_inputs(graph) for graph in graphs] if edges else []),
+            closed=_ClosedEdges.sort(edge_index, first_node, first_edge, origin=bool(carried)),
+            carried=carried,
         )
 
     def __len__(self) -> int:
@@ -272,14 +279,15 @@ class PackedGraphs:
         """Return the chosen graphs side by side, in that order."""
         nodes, sizes = _members(self.first_node, chosen)
         edges, counts = _members(self.first_edge, chosen)
-        offset = torch.repeat_interleave(sizes.cumsum(0) - sizes, counts)
+        before = sizes.cumsum(0) - sizes
         return GraphInputs.build(
             self.x.index_select(0, nodes),
-            self.edge_index.index_select(1, edges) + offset,
+            _shifted(self.edge_index, edges, torch.repeat_interleave(before, counts)),
             signature.index_select(0, nodes),
             torch.repeat_interleave(torch.arange(len(chosen)), sizes),
             len(chosen),
             caches=[self.caches[i] for i in chosen.tolist()],
+            edges=self.closed.side_by_side(chosen, before, len(nodes), counts),
             **self._carried_by(edges),
         )
 
@@ -290,6 +298,77 @@ class PackedGraphs:
         if "edge_attr" in self.carried:
             found["edge_attr"] = self.carried["edge_attr"].index_select(0, edges)
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class _ClosedEdges:
+    """The closed neighbourhoods of many graphs, one after another.
+
+    Graphs share no edge: sorted neighbourhoods of graphs side by side are those of each graph one
+    after another. So they are sorted once and cut for a batch.
+
+    Attributes:
+        ends: ``(2, E)``, sources and targets, numbered within their own graph.
+        first: ``(G + 1,)``; the edges of graph ``g`` are ``first[g]`` and following.
+        origin: ``(E,)``, the place of each edge within its own graph's, -1 for self-loops, or
+            ``None``.
+    """
+
+    ends: Tensor
+    first: Tensor
+    origin: Tensor | None
+
+    @classmethod
+    def sort(
+        cls, edge_index: Tensor, first_node: Tensor, first_edge: Tensor, *, origin: bool
+    ) -> _ClosedEdges:
+        """Sort the edges of all graphs at once."""
+        _refuse_strangers(edge_index, first_node, first_edge)
+        given = first_edge.diff()
+        counted_on = edge_index + torch.repeat_interleave(first_node[:-1], given)
+        edges = Neighbourhoods.from_edge_index(counted_on, int(first_node[-1]), origin=origin)
+        first = torch.searchsorted(edges.target, first_node)
+        counts, place = first.diff(), edges.origin
+        if place is not None:
+            own = place - torch.repeat_interleave(first_edge[:-1], counts)
+            place = torch.where(place < 0, -1, own)
+        before = torch.repeat_interleave(first_node[:-1], counts)
+        return cls(torch.stack([edges.source, edges.target]) - before, first, place)
+
+    def side_by_side(
+        self, chosen: Tensor, nodes_before: Tensor, num_nodes: int, given: Tensor
+    ) -> Neighbourhoods:
+        """Return what sorting the chosen graphs side by side gives, without sorting.
+
+        Args:
+            chosen: Which graphs, in order.
+            nodes_before: ``(len(chosen),)``, the nodes of the batch before each of them.
+            num_nodes: Of the batch.
+            given: ``(len(chosen),)``, how many edges of the batch's ``edge_index`` are each one's.
+        """
+        places, counts = _members(self.first, chosen)
+        before = torch.repeat_interleave(nodes_before, counts)
+        source, target = _shifted(self.ends, places, before)
+        if self.origin is None:
+            return Neighbourhoods(source, target, num_nodes)
+        own = self.origin.index_select(0, places)
+        shift = torch.repeat_interleave(given.cumsum(0) - given, counts)
+        origin = torch.where(own < 0, -1, own + shift)
+        return Neighbourhoods(source, target, num_nodes, origin=origin, num_given=int(given.sum()))
+
+
+def _refuse_strangers(edge_index: Tensor, first_node: Tensor, first_edge: Tensor) -> None:
+    """Raise for an edge to a node that its graph does not have."""
+    sizes = torch.repeat_interleave(first_node.diff(), first_edge.diff())
+    wrong = ((edge_index < 0) | (edge_index >= sizes)).any(0).nonzero()
+    if len(wrong):
+        column = int(wrong[0])
+        graph = int(torch.searchsorted(first_edge, column, right=True)) - 1
+        raise DataError(
+            f"Expected 'edge_index' of graph {graph} to hold node indices from 0 to "
+            f"{int(sizes[column]) - 1} (got {edge_index[:, column].tolist()}). Check that 'x' has "
+            "a row for every node."
+        )
 
 
 def _joined(parts: Sequence[EdgeInputs]) -> EdgeInputs:
@@ -318,6 +397,12 @@ def select_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 def _starts(sizes: Sequence[int]) -> Tensor:
     return torch.tensor([0, *sizes]).cumsum(0)
+
+
+def _shifted(ends: Tensor, places: Tensor, shift: Tensor) -> Tensor:
+    """Return columns of ``(2, E)`` with something added to each."""
+    # Row by row: choosing columns of both at once takes thrice as long.
+    return torch.stack([row.index_select(0, places) for row in ends]).add_(shift)
 
 
 def _members(first: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

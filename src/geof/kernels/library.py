@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from geof.errors import ConfigError, nearest
+from geof.kernels.memory import kept_bytes
 
 ABI = 4
 LARGEST_BLOCK = 32
@@ -211,8 +212,9 @@ def find_library() -> Finding:
     """Open the best kernels there are, once per process.
 
     Raises:
-        ConfigError: If ``GEOF_KERNELS`` names no instruction set.
+        ConfigError: If ``GEOF_KERNELS`` names no instruction set, or ``GEOF_KEPT_MEMORY`` no size.
     """
+    kept_bytes()  # the kernels read it, too, and cannot complain
     choice = os.environ.get(CHOICE, "")
     if choice not in ("", "off", *LEVELS):
         raise ConfigError(

@@ -2,13 +2,17 @@
 
 The C library gives large blocks back to the system when they are freed, and every page asked for
 again is cleared and mapped anew. Here freed blocks are kept, up to a bound, and handed out again.
+``GEOF_KEPT_MEMORY`` in the environment is the bound, :data:`DEFAULT` without it.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from threading import RLock
 from typing import Any
 
@@ -16,11 +20,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KEPT_BYTES = 2**28
-"""Freed blocks are kept up to this size in total."""
+from geof.errors import ConfigError
+
+CHOICE = "GEOF_KEPT_MEMORY"
+"""Environment variable: how much freed memory to keep, in bytes or as 64K, 512M, 2G."""
+
+DEFAULT = "256M"
+"""What is kept without it."""
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 SMALL = 2**17
 """Below this size the C library keeps blocks by itself."""
+
+
+@cache
+def kept_bytes() -> int:
+    """Return up to which size in total freed blocks are kept; read once per process.
+
+    The kernels read the same variable for the scratch of their threads (``native/tasks.h``).
+
+    Raises:
+        ConfigError: If ``GEOF_KEPT_MEMORY`` is no size.
+    """
+    given = os.environ.get(CHOICE) or DEFAULT
+    size = re.fullmatch(r"(\d{1,12})([KMG]?)", given)
+    if size is None:
+        raise ConfigError(
+            f"Expected {CHOICE} to be a number of bytes, such as 0, 536870912 or 512M with one of "
+            f"K, M and G (got {given!r})."
+        )
+    return int(size[1]) * _UNITS[size[2]]
 
 
 @dataclass
@@ -101,7 +131,7 @@ def _make_room_for(size: int) -> None:
     The nearest below the new size goes first, which the new block can stand in for.
     """
     _free.sort(key=lambda block: (block.numel() >= size, block.numel()))
-    while _free and _kept() > min(KEPT_BYTES, _lent.most - _lent.now):
+    while _free and _kept() > min(kept_bytes(), _lent.most - _lent.now):
         smaller = sum(block.numel() < size for block in _free)
         _free.pop(smaller - 1 if smaller else -1)
 
@@ -114,5 +144,5 @@ def _give_back(blocks: Sequence[Tensor]) -> None:
     with _lock:
         for block in sorted(blocks, key=Tensor.numel):
             _lent.now -= block.numel()
-            if _kept() + block.numel() <= KEPT_BYTES:
+            if _kept() + block.numel() <= kept_bytes():
                 _free.append(block)

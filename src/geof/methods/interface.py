@@ -135,10 +135,15 @@ class GraphInputs:
         caches: Sequence[Cache] | None = None,
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
+        edges: Neighbourhoods | None = None,
     ) -> GraphInputs:
-        """Prepare the neighbourhoods; signatures and edge weights take the features' dtype."""
-        carrying = edge_weight is not None or edge_attr is not None
-        edges = Neighbourhoods.from_edge_index(edge_index, x.size(0), origin=carrying)
+        """Prepare the neighbourhoods, unless they are given as ``edges``.
+
+        Signatures and edge weights take the features' dtype.
+        """
+        if edges is None:
+            carrying = edge_weight is not None or edge_attr is not None
+            edges = Neighbourhoods.from_edge_index(edge_index, x.size(0), origin=carrying)
         if caches is None:
             caches = [Cache() for _ in range(num_graphs)]
         return cls(

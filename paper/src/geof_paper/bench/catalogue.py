@@ -144,6 +144,17 @@ QUICK = Effort(
     total_seconds=43,
 )
 
+PROFILE = Effort(
+    quick=False,
+    seconds=20,
+    least_rounds=5,
+    most_rounds=60,
+    memory_epochs=0,
+    total_seconds=None,
+)
+PROFILED = ("NCI1", "PubMed")
+"""What a profile looks at unless workloads are named."""
+
 QUICK_WORKLOADS = ("Computers", "NCI1")
 QUICK_BATCHES = 2
 QUICK_LEAVES_OUT = ("gat", "geof-reference")

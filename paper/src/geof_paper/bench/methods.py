@@ -74,8 +74,9 @@ class MethodTraining:
     def _optimiser(self) -> torch.optim.Optimizer:
         if self.stage == "pretext":
             rate = self.config.pretraining.learning_rate
-            return torch.optim.Adam(self.network.encoder.parameters(), lr=rate)
-        return torch.optim.Adam(self.network.parameters(), lr=self.config.training.learning_rate)
+            return torch.optim.Adam(self.network.encoder.parameters(), lr=rate, fused=True)
+        rate = self.config.training.learning_rate
+        return torch.optim.Adam(self.network.parameters(), lr=rate, fused=True)
 
     def _inputs(self, number: int) -> GraphInputs:
         piece = self.problem.pieces[number]

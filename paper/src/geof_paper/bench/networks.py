@@ -63,17 +63,11 @@ class EqualWidth:
     prepare: Prepare
 
     @classmethod
-    def build(cls, entry: Entry, in_channels: int, *, sparse: bool) -> EqualWidth:
-        """Return the network of an entry."""
+    def build(cls, entry: Entry, in_channels: int, *, sparse: bool, **options: Any) -> EqualWidth:
+        """Return the network of an entry; ``options`` are GeoF's that differ from the bench's."""
         if entry.backend is not None:
-            geof = GeoFEncoder(
-                in_channels,
-                SIGNATURE_CHANNELS,
-                hidden_channels=WIDTH,
-                blocks=BLOCKS,
-                steps=DEPTH,
-                backend=entry.backend,
-            )
+            own = {"hidden_channels": WIDTH, "blocks": BLOCKS, "steps": DEPTH, **options}
+            geof = GeoFEncoder(in_channels, SIGNATURE_CHANNELS, backend=entry.backend, **own)
             return cls(geof, as_inputs)
         prepare: Prepare = as_edge_index
         if entry.method == "gat":
@@ -99,28 +93,41 @@ class Training:
     Args:
         entry: Who.
         problem: On what.
+        **options: GeoF's that differ from the bench's.
     """
 
-    def __init__(self, entry: Entry, problem: Problem) -> None:
+    def __init__(self, entry: Entry, problem: Problem, **options: Any) -> None:
         torch.manual_seed(0)
         facts = problem.facts
         self.problem = problem
-        self.network = EqualWidth.build(entry, facts.features, sparse=facts.inputs == "sparse")
+        sparse = facts.inputs == "sparse"
+        self.network = EqualWidth.build(entry, facts.features, sparse=sparse, **options)
         self.head = nn.Linear(WIDTH, facts.classes)
         parameters = [*self.network.module.parameters(), *self.head.parameters()]
-        self.optimiser = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+        self.optimiser = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
         self._prepared = self.network.prepare(problem.pieces[0]) if problem.is_static else None
 
     def epoch(self) -> float:
         """Take one optimiser step per piece and return the last loss."""
         loss = torch.zeros(())
         for piece in self.problem.pieces:
-            prepared = self._prepared or self.network.prepare(piece)
-            self.optimiser.zero_grad()
-            loss = F.cross_entropy(self._logits(piece, prepared), piece.y)
-            loss.backward()
-            self.optimiser.step()
+            loss = self.loss(piece, self.prepared(piece))
+            self.descend(loss)
         return loss.item()
+
+    def prepared(self, piece: Piece) -> tuple[Any, ...]:
+        """Return what the network is called with; a graph in full batch has it already."""
+        return self._prepared or self.network.prepare(piece)
+
+    def loss(self, piece: Piece, prepared: tuple[Any, ...]) -> Tensor:
+        """Return the loss on a piece: the forward half of a step."""
+        self.optimiser.zero_grad()
+        return F.cross_entropy(self._logits(piece, prepared), piece.y)
+
+    def descend(self, loss: Tensor) -> None:
+        """Take the other half of the step."""
+        loss.backward()
+        self.optimiser.step()
 
     def _logits(self, piece: Piece, prepared: tuple[Any, ...]) -> Tensor:
         states = self.network.module(*prepared)

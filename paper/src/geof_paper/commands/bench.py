@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from geof_paper.bench.catalogue import (
     EQUAL_WIDTH,
     PAPER,
     PAPER_METHODS,
+    PROFILED,
     QUICK_LEAVES_OUT,
     QUICK_WORKLOADS,
     WORKLOADS,
@@ -24,6 +25,7 @@ from geof_paper.bench.training import BENCHMARKS
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from geof_paper.bench.profile import Profile
     from geof_paper.bench.rows import Row
     from geof_paper.bench.run import Bench
 
@@ -54,6 +56,14 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "model, and runs per hour with one worker of all cores and with one per core (default: "
         f"{', '.join(BENCHMARKS)}); --methods names what to train (default: geof)",
     )
+    parser.add_argument(
+        "--profile",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="what the parts of a training pass cost instead: GeoF with parts switched off beside "
+        "GCN, in CPU time, and the profiler's shares of the full pass (default: "
+        f"{', '.join(PROFILED)})",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     parser.add_argument(
         "--summary", type=Path, metavar="FILE", help="write machine, growth exponents and roofline"
@@ -78,6 +88,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure, write what is finished after every workload, print the tables."""
     if options.training is not None:
         return _run_training(options)
+    if options.profile is not None:
+        return _run_profile(options)
     started = time.monotonic()
     from geof_paper.bench.catalogue import choose_workloads
     from geof_paper.bench.processes import start_server
@@ -109,14 +121,11 @@ def _run_training(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from geof.errors import ConfigError
     from geof.io import write_json
     from geof_paper.bench.processes import start_server
     from geof_paper.bench.training import measure_training
 
-    for name in ("quick", "workloads", "summary"):
-        if getattr(options, name):
-            raise ConfigError(f"Expected '--training' or '--{name}' (got both).")
+    _refuse_beside(options, "training", "quick", "workloads", "summary", "profile")
     start_server()
     console = Console(highlight=False, markup=False)
     table = Table(title="Whole runs")
@@ -148,6 +157,86 @@ def _run_training(options: argparse.Namespace) -> int:
                 )
     console.print(table)
     return 0
+
+
+def _refuse_beside(options: argparse.Namespace, chosen: str, *others: str) -> None:
+    """Raise for an option that means nothing beside the chosen one."""
+    from geof.errors import ConfigError
+
+    for name in others:
+        if getattr(options, name) not in (None, False):
+            raise ConfigError(f"Expected '--{chosen}' or '--{name}' (got both).")
+
+
+def _run_profile(options: argparse.Namespace) -> int:
+    """Measure what the parts of a pass cost, and print both tables of each workload."""
+    from rich.console import Console
+
+    from geof.io import write_json
+    from geof_paper.bench.catalogue import choose_workloads
+    from geof_paper.bench.machine import describe_machine
+    from geof_paper.bench.processes import start_server
+
+    _refuse_beside(options, "profile", "quick", "workloads", "summary", "methods")
+    workloads = choose_workloads(options.profile or PROFILED, quick=False)
+    start_server()
+    console = Console(highlight=False, markup=False)
+    threads = options.threads or 1  # of several, CPU time has the waiting in it
+    machine = describe_machine(threads)
+    rows: list[dict[str, Any]] = []
+    with _progress(console, quiet=options.quiet) as say:
+        for workload in workloads:
+            found = _profile(options, workload, threads, say)
+            rows.append({**found.as_json(), "machine": machine})
+            if options.json is not None:
+                write_json(options.json, rows)
+            _print_profile(console, found)
+    _warn_of_load(console, machine)
+    return 0
+
+
+def _profile(
+    options: argparse.Namespace, workload: Any, threads: int, say: Callable[[str], None]
+) -> Profile:
+    from geof.data.catalogue import resolve_data_root
+    from geof_paper.bench.catalogue import PROFILE
+    from geof_paper.bench.processes import in_fresh_process
+    from geof_paper.bench.profile import measure_profile
+
+    root = options.data_root or os.environ.get("GEOF_DATA")
+    found: Profile = in_fresh_process(
+        measure_profile,
+        workload,
+        str(resolve_data_root(root)) if root else None,
+        PROFILE,
+        threads=threads,
+        say=lambda line: say(f"{workload.name}: {line}"),
+    )
+    return found
+
+
+def _print_profile(console: Console, found: Profile) -> None:
+    from rich.table import Table
+
+    facts = found.facts
+    size = f"{facts.source}, {facts.largest_nodes:,} nodes, {facts.largest_edges:,} edges"
+    parts = Table(title=f"{found.workload} ({size}): CPU ms of a training pass")
+    parts.add_column("with")
+    for name in ("pass", "forward", "to geof", "x GCN"):
+        parts.add_column(name, justify="right")
+    whole = next(part.cpu_ms for part in found.parts if part.name == "geof")
+    for part in found.parts:
+        change = "" if part.name == "geof" else f"{part.cpu_ms - whole:+.2f}"
+        numbers = f"{part.cpu_ms:.2f}", f"{part.forward_cpu_ms:.2f}", change
+        parts.add_row(part.name, *numbers, _number(part.ratio_to_gcn))
+    console.print(parts)
+    shares = Table(title=f"{found.workload}: where the profiler sees GeoF's pass")
+    shares.add_column("group")
+    for name in ("ms", "share"):
+        shares.add_column(name, justify="right")
+    for share in found.shares:
+        shares.add_row(share.group, f"{share.self_ms:.2f}", f"{share.share:.1%}")
+    console.print(shares)
 
 
 def _build(
@@ -233,14 +322,13 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
         "Median over interleaved rounds; memory is the peak above data and network in a fresh "
         "process; ratios are to 'gcn', PyG's GCN as usually written."
     )
-    _warn_of_load(console, rows)
+    _warn_of_load(console, rows[0].machine)
     for line in dict.fromkeys(line for row in rows for line in _remarks(row)):
         console.print(line, soft_wrap=True)
 
 
-def _warn_of_load(console: Console, rows: Sequence[Row]) -> None:
+def _warn_of_load(console: Console, machine: Mapping[str, Any]) -> None:
     """Say so where other work ran on the machine: threads that wait for each other suffer most."""
-    machine = rows[0].machine
     load = machine["load_average_before"]
     if load is not None and load > machine["cores"] / 2:
         console.print(
