@@ -240,23 +240,9 @@ def given_data(options: argparse.Namespace) -> dict[str, Any]:
     from geof.options import declared
 
     values = {name: getattr(options, name, None) for name in declared(DataConfig)}
-    values["kinds"] = _kinds(values["kinds"] or ())
     if values["label"] and len(values["label"]) == 1:
         (values["label"],) = values["label"]
     return {name: value for name, value in values.items() if value}
-
-
-def _kinds(words: Sequence[str]) -> dict[str, str]:
-    """Return the kind of each column named."""
-    kinds = {}
-    for word in words:
-        column, equals, kind = word.rpartition("=")
-        if not equals or not column:
-            raise ConfigError(
-                f"Expected '--kind COLUMN=KIND', such as postcode=categorical (got {word!r})."
-            )
-        kinds[column] = kind
-    return kinds
 
 
 def _refuse_bare_words(options: argparse.Namespace) -> None:

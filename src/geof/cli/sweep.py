@@ -180,7 +180,9 @@ def _splits(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _require_no_other_flags(options: argparse.Namespace) -> None:
-    given = [name for name in _REMEMBERED if getattr(options, name) not in (None, [], False)]
+    values = {name: getattr(options, name) for name in _REMEMBERED}
+    # A seed of 0 was given, though it equals False.
+    given = [n for n, value in values.items() if value is not False and value not in (None, [])]
     given += given_data(options)
     if given:
         raise ConfigError(

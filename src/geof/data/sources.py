@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -72,12 +72,9 @@ class DataConfig(Options):
     ] = False
     drop: Annotated[tuple[str, ...], Field(description="node columns to leave out")] = ()
     kinds: Annotated[
-        dict[str, Kind],
-        Field(
-            description="node columns that are not what they look like, such as postcode: "
-            "categorical"
-        ),
-    ] = field(default_factory=dict)
+        tuple[str, ...],
+        Field(description="node columns that are not what they look like: postcode=categorical"),
+    ] = ()
     allow_singletons: Annotated[
         bool, Field(description="admit classes with a single member, which no split can hold")
     ] = False
@@ -114,6 +111,23 @@ class DataConfig(Options):
     def labels(self) -> tuple[str, ...]:
         """The columns to predict."""
         return (self.label,) if isinstance(self.label, str) else self.label or ()
+
+    @property
+    def column_kinds(self) -> dict[str, Kind]:
+        """The kind of each column that is not what it looks like.
+
+        Raises:
+            ConfigError: For a word that is not ``COLUMN=KIND``.
+        """
+        kinds: dict[str, Any] = {}
+        for word in self.kinds:
+            column, equals, kind = word.rpartition("=")
+            if not equals or not column:
+                raise ConfigError(
+                    f"Expected '--kind COLUMN=KIND', such as postcode=categorical (got {word!r})."
+                )
+            kinds[column] = kind
+        return kinds
 
     @property
     def default_task(self) -> TaskKind:
@@ -245,7 +259,7 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
             label=config.labels,
             id_column=config.id,
             drop=config.drop,
-            kinds=config.kinds,
+            kinds=config.column_kinds,
             allow_singletons=config.allow_singletons,
             target_kind=config.target_kind,
             directed=config.directed,
