@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 namespace geof {
@@ -21,6 +22,16 @@ T* thread_scratch(size_t size) {
   std::vector<T>& kept = kept_memory<T, P>();
   if (kept.size() < size) kept.resize(size);
   return kept.data();
+}
+
+// The same where an exception must not leave: null when memory ran out.
+template <class T, Purpose P>
+T* thread_scratch_or_null(size_t size) noexcept {
+  try {
+    return thread_scratch<T, P>(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 // What a node with very many edges needed is not kept.

@@ -273,7 +273,7 @@ class GeoF(Recurrence):
         edge_attr: Tensor | None = None,
     ) -> GeoFState:
         """Return the coupled state after the last step, and every step's trace on request."""
-        check_matrix("x", x, self.in_channels, self.feature_lift.weight.dtype)
+        check_matrix("x", x, self.in_channels, self.feature_lift.weight)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
         initial = self.initial_state(x, signature)
@@ -378,7 +378,7 @@ def evolve_in_pieces(
         edge_weight: As :meth:`GeoF.forward` takes them.
         edge_attr: Likewise.
     """
-    check_matrix("x", x, model.in_channels, model.feature_lift.weight.dtype)
+    check_matrix("x", x, model.in_channels, model.feature_lift.weight)
     signature = model.checked_signature(signature, x.size(0))
     edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
     index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))

@@ -14,14 +14,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from geof.errors import DataError, DtypeError, ShapeError
+from geof.errors import DataError, DeviceError, DtypeError, ShapeError
 from geof.kernels import Neighbourhoods
+from geof.kernels.neighbourhood import built_to_keep
 
 T = TypeVar("T")
 
 
-def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) -> None:
-    """Require a floating-point ``(n, channels)`` tensor of the model's dtype."""
+LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr)
+"""What features may be: dense, or sparse rows."""
+
+
+def check_matrix(name: str, value: Tensor, channels: int, weight: Tensor) -> None:
+    """Require an ``(n, channels)`` tensor of the dtype and on the device of the model's weights."""
     if not isinstance(value, Tensor):
         raise DtypeError(
             f"Expected '{name}' to be a torch.Tensor (got {type(value).__name__}). "
@@ -31,11 +36,27 @@ def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) ->
         raise ShapeError(
             f"Expected '{name}' to have shape (num_nodes, {channels}) (got {tuple(value.shape)})."
         )
+    if value.layout not in LAYOUTS:
+        raise DtypeError(
+            f"Expected '{name}' to be dense, sparse COO or sparse CSR (got {value.layout}). "
+            f"Use {name}.to_sparse_csr() or {name}.to_dense()."
+        )
+    dtype = weight.dtype
     if value.dtype != dtype:
         raise DtypeError(
             f"Expected '{name}' to have the model's dtype {dtype} (got {value.dtype}). "
             f"Use {name}.to({dtype})"
             + (f", or model.to({value.dtype})." if value.is_floating_point() else ".")
+        )
+    check_device(name, value.device, weight.device)
+
+
+def check_device(name: str, device: torch.device, wanted: torch.device) -> None:
+    """Require a tensor's device to be the model's."""
+    if device != wanted:
+        raise DeviceError(
+            f"Expected '{name}' on the model's device {wanted} (got {device}). "
+            f"Use {name}.to({str(wanted)!r}), or model.to({str(device)!r})."
         )
 
 
@@ -107,10 +128,11 @@ class Remembered(Generic[T]):
     def of(self, tensor: Tensor, key: Hashable, build: Callable[[], T]) -> T:
         """Return what ``build`` made for ``key``; ``tensor`` is what the key tells of.
 
-        It is held, so that another one cannot take its place in memory meanwhile.
+        It is held, so that another one cannot take its place in memory meanwhile. What was built
+        while evaluating serves training afterwards.
         """
         if self._held is None or self._key != key:
-            self._key, self._held = key, (tensor, build())
+            self._key, self._held = key, (tensor, built_to_keep(build))
         return self._held[1]
 
     def __reduce__(self) -> tuple[type[Remembered[T]], tuple[()]]:

@@ -34,7 +34,13 @@ from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_
 from geof.kernels.interface import Controller, Transport, gate
 from geof.nn.controller import CorrectionController
 from geof.nn.edges import EdgeEncoder, edge_terms
-from geof.nn.inputs import as_neighbourhoods, check_finite, check_matrix, check_same_nodes
+from geof.nn.inputs import (
+    as_neighbourhoods,
+    check_device,
+    check_finite,
+    check_matrix,
+    check_same_nodes,
+)
 from geof.nn.settings import StepSettings, step_spec, updates_geometry
 from geof.nn.trace import CoupledState, StepTrace, step_trace
 from geof.options import require_divisible, require_positive
@@ -135,9 +141,14 @@ class Recurrence(nn.Module):
         Those of prepared neighbourhoods are kept where neither is given.
         """
         carrying = edge_weight is not None or edge_attr is not None
+        weight = self.transport.message.weight
+        ends = edge_index.source if isinstance(edge_index, Neighbourhoods) else edge_index
+        given = {"edge_index": ends, "edge_weight": edge_weight, "edge_attr": edge_attr}
+        for name, tensor in given.items():
+            if isinstance(tensor, Tensor):
+                check_device(name, tensor.device, weight.device)
         edges = as_neighbourhoods(edge_index, num_nodes, origin=carrying)
-        dtype = self.transport.message.weight.dtype
-        terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, dtype)
+        terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, weight.dtype)
         return edges if terms is edges.terms else edges.carrying(terms)
 
     def identity_coordinates(self, num_nodes: int) -> Tensor:
@@ -290,7 +301,7 @@ class Recurrence(nn.Module):
 
     def checked_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
         """Return the signature, checked; empty where none is needed."""
-        dtype = self.transport.message.weight.dtype
+        weight = self.transport.message.weight
         if signature is None:
             if self.signature_channels:
                 raise ShapeError(
@@ -298,8 +309,8 @@ class Recurrence(nn.Module):
                     "Compute it with geof.structural_signature, or build with "
                     "signature_channels=0."
                 )
-            return self.transport.message.weight.new_zeros(num_nodes, 0)
-        check_matrix("signature", signature, self.signature_channels, dtype)
+            return weight.new_zeros(num_nodes, 0)
+        check_matrix("signature", signature, self.signature_channels, weight)
         check_same_nodes("signature", signature, num_nodes)
         check_finite("signature", signature)
         return signature
@@ -382,7 +393,7 @@ class GeoFConv(Recurrence):
         Coordinates are taken as they are; those a step returns lie inside the admissible box.
         Weights and attributes of edges are those of :meth:`geof.nn.GeoF.forward`.
         """
-        check_matrix("x", x, self.channels, self.transport.message.weight.dtype)
+        check_matrix("x", x, self.channels, self.transport.message.weight)
         check_finite("x", x)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
@@ -395,6 +406,7 @@ class GeoFConv(Recurrence):
                 f"{tuple(identity.shape)} and dtype {identity.dtype} (got "
                 f"{tuple(coordinates.shape)}, {coordinates.dtype})."
             )
+        check_device("coordinates", coordinates.device, identity.device)
         state, _ = self.step(CoupledState(x, coordinates), edges, signature)
         return state.features, state.coordinates
 
