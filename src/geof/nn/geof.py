@@ -30,7 +30,7 @@ from geof.nn.refinement import Refinement, drop_features, scale_rows
 from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSettings
 from geof.nn.step import Recurrence
 from geof.nn.trace import CoupledState, GeoFState, StepTrace
-from geof.options import require_number, require_option, require_positive
+from geof.options import require_booleans, require_number, require_option, require_positive
 
 
 class GeoF(Recurrence):
@@ -156,6 +156,11 @@ class GeoF(Recurrence):
         require_positive("steps", steps)
         require_number("lift_gain", lift_gain, above=0)
         require_number("feature_dropout", feature_dropout, least=0, below=1)
+        require_booleans(
+            recompute=recompute,
+            scale_features=scale_features,
+            signature_features=signature_features,
+        )
         require_option("outputs", outputs, get_args(StepOutputs))
         super().__init__(
             hidden_channels,

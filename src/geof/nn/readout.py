@@ -15,7 +15,7 @@ from torch_geometric.nn import global_add_pool, global_mean_pool
 from geof.errors import DataError
 from geof.nn.inputs import check_pairs
 from geof.nn.settings import Pooling
-from geof.options import require_number, require_option, require_positive
+from geof.options import require_booleans, require_number, require_option, require_positive
 
 
 def _mlp(
@@ -81,6 +81,7 @@ class GraphReadout(nn.Module):
     ) -> None:
         super().__init__()
         require_option("pool", pool, get_args(Pooling))
+        require_booleans(batch_norm=batch_norm)
         require_number("dropout", dropout, least=0, below=1)
         self.pool = pool
         self.mlp = _mlp(in_channels, hidden_channels or in_channels, num_classes, dropout)
@@ -134,6 +135,7 @@ class LinkReadout(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        require_booleans(normalise=normalise)
         require_number("dropout", dropout, least=0, below=1)
         self.normalise = normalise
         self.dropout = dropout
