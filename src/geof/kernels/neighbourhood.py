@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.draws import Integers, sorted_unique
@@ -423,9 +424,9 @@ class NeighbourIndex:
         self, nodes: Integers, fanout: int, bits: np.random.PCG64
     ) -> tuple[Integers, Integers]:
         """Return where they stand in ``source`` and, for each, whose it is."""
-        if fanout == ALL:
-            return self.places(nodes)
         many = self.degree(nodes) > fanout
+        if fanout == ALL or not many.any():  # whatever the fanout: nothing is drawn
+            return self.places(nodes)
         few = np.flatnonzero(~many)
         place, owner = self.places(nodes[few])
         crowded = np.flatnonzero(many)
@@ -492,18 +493,36 @@ def _piece(index: NeighbourIndex, start: int, stop: int) -> Piece:
     )
 
 
+_FEW = 256
+"""Draws up to which comparing a draw with all before it, for all bounds at once, is fastest."""
+
+
 def _distinct_below(bounds: Integers, count: int, bits: np.random.PCG64) -> Integers:
     """Draw ``count`` distinct numbers below each bound, ``(count, len(bounds))``.
 
-    Robert Floyd's method, for all bounds at once: every subset is equally likely, and the cost does
-    not depend on the bounds, so a hub is as cheap as any node.
+    Robert Floyd's method: every subset is equally likely, and the cost does not depend on the
+    bounds, so a hub is as cheap as any node.
     """
     raw = bits.random_raw(count * len(bounds)).reshape(count, len(bounds))
     uniform = (raw >> np.uint64(11)) * 2.0**-53  # in [0, 1)
     chosen = np.empty((count, len(bounds)), np.int64)
+    if count > _FEW:
+        for column, bound in enumerate(bounds.tolist()):
+            chosen[:, column] = _floyd(uniform[:, column], bound)
+        return chosen
     for step in range(count):
         last = bounds - count + step
         draw = (uniform[step] * (last + 1)).astype(np.int64)
         taken = (chosen[:step] == draw).any(axis=0)
         chosen[step] = np.where(taken, last, draw)
     return chosen
+
+
+def _floyd(uniform: NDArray[np.floating[Any]], bound: int) -> list[int]:
+    """Return what :func:`_distinct_below` draws for one bound, in time linear in the draws."""
+    chosen: dict[int, None] = {}  # a set that keeps the order
+    first = bound - len(uniform)
+    last = np.arange(first, bound)
+    for step, draw in enumerate((uniform * (last + 1)).astype(np.int64).tolist()):
+        chosen[first + step if draw in chosen else draw] = None
+    return list(chosen)
