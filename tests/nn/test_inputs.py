@@ -94,6 +94,20 @@ def test_layouts_without_products_are_refused(layout):
         model(x, torch.tensor([[0], [1]]), torch.rand(8, 3))
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+def test_autocast_is_refused_in_words(backend):
+    model = GeoF(5, 8, signature_channels=3, blocks=2, backend=backend)
+    conv = GeoFConv(5, blocks=1, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        for x in (X, X.to_sparse_csr()):
+            with pytest.raises(DtypeError, match="no autocast around GeoF"):
+                model(x, EDGES, U)
+        with pytest.raises(DtypeError, match="no autocast around GeoF"):
+            conv(X, EDGES)
+        with torch.autocast("cpu", enabled=False):
+            assert model(X, EDGES, U).isfinite().all()
+
+
 def test_sparse_features_are_checked_too(model):
     with pytest.raises(DataError, match=r"'x' to be finite.*row 4"):
         model(replaced(X, float("nan")).to_sparse(), EDGES, U)

@@ -25,6 +25,7 @@ from geof.nn.inputs import (
     check_batch,
     check_finite,
     check_matrix,
+    refuse_autocast,
 )
 from geof.nn.refinement import Refinement, drop_features, scale_rows
 from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSettings
@@ -278,6 +279,7 @@ class GeoF(Recurrence):
         edge_attr: Tensor | None = None,
     ) -> GeoFState:
         """Return the coupled state after the last step, and every step's trace on request."""
+        refuse_autocast(self.feature_lift.weight)
         check_matrix("x", x, self.in_channels, self.feature_lift.weight)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
@@ -383,6 +385,7 @@ def evolve_in_pieces(
         edge_weight: As :meth:`GeoF.forward` takes them.
         edge_attr: Likewise.
     """
+    refuse_autocast(model.feature_lift.weight)
     check_matrix("x", x, model.in_channels, model.feature_lift.weight)
     signature = model.checked_signature(signature, x.size(0))
     edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
 from geof.errors import DataError
-from geof.nn.inputs import check_pairs
+from geof.nn.inputs import check_batch, check_graphs, check_matrix, check_pairs
 from geof.nn.settings import Pooling
 from geof.options import require_booleans, require_number, require_option, require_positive
 
@@ -50,6 +50,7 @@ class NodeReadout(nn.Linear):
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the logits."""
+        check_matrix("h", h, self.in_features, self.weight)
         return super().forward(F.dropout(h, self.dropout, self.training))
 
 
@@ -102,6 +103,10 @@ class GraphReadout(nn.Module):
         self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
     ) -> Tensor:
         """Return one vector per graph, as the MLP gets it."""
+        check_matrix("h", h, self.mlp[0].in_features, self.mlp[0].weight)
+        if batch is not None:
+            check_batch(batch, h.size(0))
+            check_graphs(batch, num_graphs)
         pool = global_mean_pool if self.pool == "mean" else global_add_pool
         vectors: Tensor = self.norm(pool(h, batch, num_graphs))
         return vectors
@@ -147,6 +152,7 @@ class LinkReadout(nn.Module):
 
     def forward(self, h: Tensor, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs``."""
+        check_matrix("h", h, self.mlp[0].in_features // 2, self.mlp[0].weight)
         check_pairs(pairs)
         if not torch.compiler.is_compiling() and pairs.numel():
             low, high = (int(value) for value in pairs.aminmax())

@@ -40,6 +40,7 @@ from geof.nn.inputs import (
     check_finite,
     check_matrix,
     check_same_nodes,
+    refuse_autocast,
 )
 from geof.nn.settings import StepSettings, step_spec, updates_geometry
 from geof.nn.trace import CoupledState, StepTrace, step_trace
@@ -393,6 +394,7 @@ class GeoFConv(Recurrence):
         Coordinates are taken as they are; those a step returns lie inside the admissible box.
         Weights and attributes of edges are those of :meth:`geof.nn.GeoF.forward`.
         """
+        refuse_autocast(self.transport.message.weight)
         check_matrix("x", x, self.channels, self.transport.message.weight)
         check_finite("x", x)
         signature = self.checked_signature(signature, x.size(0))
