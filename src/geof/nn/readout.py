@@ -27,6 +27,13 @@ def _mlp(
     return nn.Sequential(*layers, nn.Linear(hidden_channels, out_channels))
 
 
+def _first(mlp: nn.Sequential) -> nn.Linear:
+    """Return the layer that sets width, dtype and device of what comes in."""
+    layer = mlp[0]
+    assert isinstance(layer, nn.Linear)
+    return layer
+
+
 def _reset(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.BatchNorm1d):
@@ -103,7 +110,8 @@ class GraphReadout(nn.Module):
         self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
     ) -> Tensor:
         """Return one vector per graph, as the MLP gets it."""
-        check_matrix("h", h, self.mlp[0].in_features, self.mlp[0].weight)
+        first = _first(self.mlp)
+        check_matrix("h", h, first.in_features, first.weight)
         if batch is not None:
             check_batch(batch, h.size(0))
             check_graphs(batch, num_graphs)
@@ -152,7 +160,8 @@ class LinkReadout(nn.Module):
 
     def forward(self, h: Tensor, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs``."""
-        check_matrix("h", h, self.mlp[0].in_features // 2, self.mlp[0].weight)
+        first = _first(self.mlp)
+        check_matrix("h", h, first.in_features // 2, first.weight)
         check_pairs(pairs)
         if not torch.compiler.is_compiling() and pairs.numel():
             low, high = (int(value) for value in pairs.aminmax())
