@@ -119,7 +119,7 @@ def test_a_lock_that_points_elsewhere(tables, tmp_path, capsys):
     elsewhere.write_text("mine")
     (tmp_path / "run" / ".lock").symlink_to(elsewhere)
     words = ["train", *tables, "--label", "kind", "--out", str(tmp_path / "run"), *QUICK]
-    refused(words, capsys, "a folder to write to")
+    refused(words, capsys, "to lock it")
     assert elsewhere.read_text() == "mine"
 
 

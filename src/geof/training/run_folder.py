@@ -58,7 +58,7 @@ def locked(folder: Path) -> Iterator[Callable[[], None]]:
     except (OSError, NotImplementedError) as error:  # the latter: no locks on this file system
         reason = getattr(error, "strerror", None) or error
         raise DataError(
-            f"Expected a folder to write to at '{folder}', but {reason}. Name another."
+            f"Expected to make the folder '{folder}' and to lock it, but {reason}. Name another."
         ) from error
 
     def require_it() -> None:
