@@ -12,6 +12,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 #include <vector>
 
 #include "feedback.h"
@@ -153,8 +155,13 @@ struct Evolve : EvolveBase<T, W, M> {
     const int64_t size =
         self.nodes * (2 * self.t + self.d) + (2 * self.m + self.s.H + self.p) * self.ld;
     const int64_t chunks = self.chunks();
+    std::atomic<bool> failed{false};  // no exception may leave a parallel region
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (chunks > 1)
-    for (int64_t k = 0; k < chunks; ++k) self.chunk(k, thread_scratch<T, kChunkScratch>(size));
+    for (int64_t k = 0; k < chunks; ++k) {
+      T* scratch = thread_scratch_or_null<T, kChunkScratch>(size);
+      scratch ? self.chunk(k, scratch) : failed.store(true);
+    }
+    if (failed) throw std::bad_alloc();
   }
 
   void chunk(int64_t k, T* scratch) const {
@@ -192,9 +199,35 @@ struct Evolve : EvolveBase<T, W, M> {
         if (r < m - 1) v[r] = this->output(out, right + r * s.rank + k, column);
       });
     }
+    V zero{};  // NaN in a lane with an infinity
+    each(m, [&](auto r) GEOF_LAMBDA {
+      each(r, [&](auto c) GEOF_LAMBDA { zero += delta[strict(r, c)] * T(0); });
+    });
+    if (!(sum<T, W>(zero) == T(0))) round_products(out, column, delta);
     each(m, [&](auto r) GEOF_LAMBDA {
       delta[scale(m, r)] = this->output(out, 2 * right + r, column);
     });
+  }
+
+  // A product fused with its sum is not rounded: added to an infinity it leaves that infinity,
+  // whatever its sign, and the clip would take it for a bound. Rounded, infinities of two signs are
+  // a NaN, as they are to the other backends.
+  __attribute__((noinline, noclone, cold)) void round_products(const T* out, int64_t column,
+                                                               V* delta) const {
+    const int right = (m - 1) * s.rank;
+    for (int r = 1; r < m; ++r)
+      for (int c = 0; c < r; ++c)
+        for (int l = 0; l < W; ++l) {
+          if (std::isfinite(lane<T, W>(delta[strict(r, c)], l))) continue;
+          T total = 0;
+          for (int k = 0; k < s.rank; ++k) {
+            const V u = this->output(out, (r - 1) * s.rank + k, column);
+            const V v = this->output(out, right + c * s.rank + k, column);
+            const volatile T product = lane<T, W>(u, l) * lane<T, W>(v, l);
+            total += product;
+          }
+          set_lane<T, W>(delta[strict(r, c)], l, total);
+        }
   }
 
   static GEOF_INLINE V clip(V v, T low, T high) {
@@ -247,6 +280,7 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     typename Back::Edges edges = Back::edges_of(e, largest_span(begins, e.pointer));
     const int64_t size = scratch_size(), maps = map_size(), every = this->chunks();
     std::vector<T> sums(kGroups * maps);
+    std::atomic<bool> failed{false};
     Back::clear(e, d);
     for (size_t k = 0; k + 1 < begins.size(); ++k) {
       edges.begin = e.pointer[begins[k]];
@@ -255,9 +289,12 @@ struct EvolveBackward : EvolveBase<T, W, M> {
       for (int64_t group = 0; group < kGroups; ++group) {
         const int64_t from = std::max(first, group * every / kGroups);
         const int64_t to = std::min(last, (group + 1) * every / kGroups);
-        for (int64_t c = from; c < to; ++c)
-          chunk(c, thread_scratch<T, kChunkScratch>(size), sums.data() + group * maps, edges);
+        T* scratch = thread_scratch_or_null<T, kChunkScratch>(size);
+        if (!scratch) failed = true;
+        for (int64_t c = from; c < to && scratch; ++c)
+          chunk(c, scratch, sums.data() + group * maps, edges);
       }
+      if (failed) throw std::bad_alloc();
       Back::collect(e, begins[k], begins[k + 1], d, edges);
     }
     give_back<T, kEdgeScratch>();

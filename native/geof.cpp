@@ -14,6 +14,43 @@
 namespace geof {
 namespace {
 
+// Whether all of some indices lie below a bound and above -1.
+bool all_below(const int32_t* index, int64_t count, int64_t bound) {
+  bool wrong = false;
+  for (int64_t k = 0; k < count; ++k) wrong |= uint32_t(index[k]) >= uint64_t(bound);
+  return !wrong;
+}
+
+// Whether the edges stay inside the arrays that a kernel reads by them. The backward pass also
+// reads `target` and, span by span, `by_source`.
+bool sound(const geof_moments& a, bool backward) {
+  const int64_t n = a.shape.n;
+  if (a.pointer[0] != 0 || a.pointer[n] != a.E) return false;
+  bool wrong = false;
+  for (int64_t i = 0; i < n; ++i) wrong |= a.pointer[i + 1] < a.pointer[i];
+  if (wrong || !all_below(a.source, a.E, n)) return false;
+  if (a.table)  // a negative row is none
+    for (int64_t e = 0; e < a.E; ++e) wrong |= a.row[e] >= a.rows;
+  if (wrong || !backward) return !wrong;
+  if (!all_below(a.target, a.E, n)) return false;
+  const std::vector<int64_t> begins = spans_of(a.pointer, n);
+  for (size_t k = 0; k + 1 < begins.size(); ++k) {
+    const int64_t begin = a.pointer[begins[k]], end = a.pointer[begins[k + 1]];
+    for (int64_t e = begin; e < end; ++e) wrong |= a.by_source[e] < begin || a.by_source[e] >= end;
+  }
+  return !wrong;
+}
+
+// Run a kernel that reads by the edges' indices, if they can be trusted.
+template <class Run>
+int guarded(const geof_moments& edges, bool backward, const Run& run) {
+  try {
+    return sound(edges, backward) ? run() : 2;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
 // The common shapes have code of their own; size 0 stands for any.
 template <template <class, int, int> class Kernel, class T, int W, class Arguments>
 void choose_size(const Arguments& s, int m) {
@@ -212,7 +249,7 @@ int geof_processor(void) {
 
 int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
               int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
-              int32_t* by_source) {
+              int32_t* by_source) try {
   std::fill(pointer, pointer + n + 1, 0);
   std::vector<int64_t> outgoing(n + 1);
   for (int64_t e = 0; e < E; ++e) {
@@ -239,21 +276,28 @@ int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target
   }
   for (const int32_t e : sorted) by_source[place[span[target[e]]]++] = e;
   return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
 }
 
 int geof_apply_frames(const geof_frames* a) { return dispatch<ApplyFrames>(a); }
 int geof_apply_frames_backward(const geof_frames* a) { return dispatch<ApplyFramesBackward>(a); }
-int geof_edge_moments(const geof_moments* a) { return dispatch<EdgeMoments>(a); }
+int geof_edge_moments(const geof_moments* a) {
+  return guarded(*a, false, [&] { return dispatch<EdgeMoments>(a); });
+}
 int geof_edge_moments_backward(const geof_moments* a) {
-  return dispatch<EdgeMomentsBackward>(a);
+  return guarded(*a, true, [&] { return dispatch<EdgeMomentsBackward>(a); });
 }
 int geof_feedback(geof_feedback_args* a) { return dispatch_counting<FeedbackTarget>(a, a); }
 int geof_feedback_backward(geof_feedback_args* a) {
   return dispatch_counting<FeedbackTargetBackward>(a, a);
 }
-int geof_evolve(geof_evolve_args* a) { return dispatch_counting<Evolve>(a, &a->feedback); }
+int geof_evolve(geof_evolve_args* a) {
+  return guarded(a->edges, false, [&] { return dispatch_counting<Evolve>(a, &a->feedback); });
+}
 int geof_evolve_backward(geof_evolve_args* a) {
-  return dispatch_counting<EvolveBackward>(a, &a->feedback);
+  return guarded(a->edges, true,
+                 [&] { return dispatch_counting<EvolveBackward>(a, &a->feedback); });
 }
 int geof_gate(const geof_gate_args* a) {
   a->dtype == 0 ? gate(typed<float>(*a)) : gate(typed<double>(*a));

@@ -2,8 +2,9 @@
  *
  * Names as in the package: n nodes, E edges with one self-loop each, B blocks of size m,
  * t = m (m + 1) / 2. Layouts: "features" are (n, B, m); "lanes" are (n, *, B), blocks last.
- * Pointers marked "or null" switch that part off. Every function returns 0, or 1 when memory ran
- * out. Results do not depend on the number of threads. */
+ * Pointers marked "or null" switch that part off. Every function returns 0, 1 when memory ran out,
+ * or 2, before anything is read by an index, when an index of the edges points outside its array.
+ * Results do not depend on the number of threads. */
 #ifndef GEOF_H
 #define GEOF_H
 
@@ -99,7 +100,7 @@ GEOF_EXPORT int geof_processor(void);
 
 /* From edges sorted by target, then source: where each target's edges begin (n + 1), both ends in
  * 32 bits, and the edges by source for the backward pass, span of targets by span (E). Returns 2
- * when the targets do not ascend or an index is out of range. */
+ * also when the targets do not ascend. */
 GEOF_EXPORT int geof_plan(int64_t n, int64_t E, const int64_t* source, const int64_t* target,
                           int64_t* pointer, int32_t* narrow_source, int32_t* narrow_target,
                           int32_t* by_source);

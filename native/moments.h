@@ -327,8 +327,13 @@ struct EdgeMomentsBackward {
     if (s.grad_bias)
       for (int64_t e = begin; e < end; ++e)
         s.grad_bias[e] = s.weight[e] * (force[e - begin] - mean);
-    for (int64_t e = begin; e < end; ++e)
-      force[e - begin] = rate * s.weight[e] * (force[e - begin] - mean);
+    if (std::isfinite(rate)) {
+      for (int64_t e = begin; e < end; ++e)
+        force[e - begin] = rate * s.weight[e] * (force[e - begin] - mean);
+    } else {  // so small a temperature has no reciprocal, but what is nothing stays nothing
+      for (int64_t e = begin; e < end; ++e)
+        force[e - begin] = T(-2) * s.weight[e] * (force[e - begin] - mean) / s.temperature;
+    }
     feel(s, i, d, pull, rows, force);
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <new>
 #include <vector>
 
 namespace geof {
@@ -36,6 +37,16 @@ inline size_t most_kept() {
     return (number << shift) / 4;
   }();
   return bytes;
+}
+
+// The same where an exception must not leave: null when memory ran out.
+template <class T, Purpose P>
+T* thread_scratch_or_null(size_t size) noexcept {
+  try {
+    return thread_scratch<T, P>(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 template <class T, Purpose P>

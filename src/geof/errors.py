@@ -22,6 +22,10 @@ class DtypeError(GeofError, TypeError):
     """An argument has the wrong type or dtype."""
 
 
+class DeviceError(GeofError, RuntimeError):
+    """A tensor lies on another device than it is needed on."""
+
+
 class DataError(GeofError, ValueError):
     """Input data cannot be used: indices out of range, non-finite values, missing pieces."""
 

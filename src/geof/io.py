@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,12 +27,15 @@ Tree: TypeAlias = dict[str, Any]
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` so that ``path`` holds either the old bytes or all of the new ones.
 
+    Who may read the file is what the umask says, as for any other.
+
     Raises:
         DataError: If the folder cannot be written to; nothing is left behind.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -40,7 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise DataError(
@@ -81,6 +84,9 @@ def read_json(path: Path, expected: str, kind: type = dict) -> Any:
 
 # YAML 1.1 reads yes, no, on and off as booleans, 1e-3 as text, 1:30 as a number and 2024-01-31 as a
 # date. SafeLoader's own tables are copied, not changed: other users of PyYAML keep theirs.
+_NOT_READ = (RecursionError, ValueError)
+"""Beside its own errors: nested too deeply, and a number of thousands of digits."""
+
 _OURS = (":bool", ":float", ":int", ":timestamp")
 
 
@@ -170,7 +176,7 @@ def read_yaml(path: Path) -> Tree:
         raise DataError(f"Expected a config file at '{path}' ({error}).") from error
     try:
         tree = yaml.load(text, _loader())  # a SafeLoader
-    except yaml.YAMLError as error:
+    except (*_NOT_READ, yaml.YAMLError) as error:
         raise ConfigError(f"Expected '{path}' to be YAML ({_one_line(error)}).") from error
     if tree is None:
         return {}
@@ -199,7 +205,7 @@ def parse_words(words: Sequence[str]) -> Tree:
             raise ConfigError(f"Expected options as KEY=VALUE (got {word!r}).")
         try:
             value = yaml.load(text, _loader())  # a SafeLoader
-        except yaml.YAMLError as error:
+        except (*_NOT_READ, yaml.YAMLError) as error:
             raise ConfigError(
                 f"Expected a value for '{key}' (got {text!r}: {_one_line(error)})."
             ) from error
@@ -235,5 +241,7 @@ def _plain(value: Any) -> Any:
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _one_line(error: yaml.YAMLError) -> str:
+def _one_line(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     return " ".join(str(error).split())

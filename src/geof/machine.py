@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
-from geof.io import write_json
+from geof.io import read_json, write_json
 
 MACHINE = "machine.json"
 
@@ -26,7 +25,7 @@ def note_machine(folder: Path) -> None:
 def noted_machine(folder: Path) -> dict[str, Any] | None:
     """Return the machine a run ended on, ``None`` if that was not noted."""
     path = folder / MACHINE
-    return dict(json.loads(path.read_text())) if path.is_file() else None
+    return dict(read_json(path, "a note of the machine")) if path.is_file() else None
 
 
 def processor() -> str:

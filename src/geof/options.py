@@ -284,6 +284,13 @@ def require_number(
         raise ConfigError(f"Expected '{name}' to be {wanted} (got {value!r}).")
 
 
+def require_booleans(**values: object) -> None:
+    """Raise ``ConfigError`` unless every value is ``True`` or ``False``: ``"off"`` is neither."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"Expected '{name}' to be {_wanted(bool)} (got {value!r}).")
+
+
 def require_option(name: str, value: object, options: tuple[str, ...]) -> None:
     """Raise ``ConfigError`` unless ``value`` is one of ``options``, naming the nearest."""
     if value not in options:

@@ -12,6 +12,7 @@ import torch_geometric.typing
 from geof.data.batching import NeighbourSampler, pyg_lib_available
 from geof.draws import raw_stream
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
+from geof.kernels import neighbourhood
 from geof.kernels.neighbourhood import NeighbourIndex, pieces_of
 
 
@@ -195,6 +196,28 @@ def test_pieces_are_as_large_as_allowed():
     assert [piece.targets for piece in pieces] == [slice(i, i + 3) for i in range(0, 12, 3)]
 
 
+@pytest.mark.parametrize("fanout", [50, 10**7, 2**63, 10**30])
+def test_a_fanout_above_every_degree_takes_all_at_once(fanout):
+    """However far above: what is drawn costs time, not what is asked for."""
+    edges = random_edges(0, 20, 60)
+    given = NeighbourSampler(edges, 20, [fanout, fanout], batch_size=20)
+    every = NeighbourSampler(edges, 20, [-1, -1], batch_size=20)
+    (got,), (wanted,) = given.batches(0), every.batches(0)
+    assert torch.equal(got.n_id, wanted.n_id)
+    assert torch.equal(got.edge_index, wanted.edge_index)
+
+
+def test_many_draws_of_a_hub_are_those_of_a_few_at_a_time(monkeypatch):
+    bounds = np.array([700, 300, 10**6])
+    wanted = neighbourhood._distinct_below(bounds, 200, raw_stream(0))
+    monkeypatch.setattr(neighbourhood, "_FEW", 100)
+    got = neighbourhood._distinct_below(bounds, 200, raw_stream(0))
+    assert (got == wanted).all()
+    assert all(
+        len(set(column)) == 200 and max(column) < b for column, b in zip(got.T, bounds, strict=True)
+    )
+
+
 def test_pyg_lib_is_only_reported():
     assert pyg_lib_available() == torch_geometric.typing.WITH_PYG_LIB
 
@@ -213,6 +236,17 @@ EDGES = random_edges(0, 10, 30)
         (lambda: NeighbourSampler(EDGES.t(), 10, [1], batch_size=1), ShapeError, "(2, num_edges)"),
         (lambda: sampler().sample(torch.tensor([1, 1])), DataError, "every seed node once"),
         (lambda: sampler().sample(torch.tensor([10])), DataError, "indices below 10"),
+        (lambda: sampler().sample(torch.tensor([-1])), DataError, "from 0 to 9"),
+        (lambda: sampler().sample(torch.tensor([0.5])), DataError, "indices below 10"),
+        (lambda: sampler().sample(torch.tensor([[1]])), DataError, "one dimension"),
+        (lambda: sampler().sample([1]), DataError, "got list"),
+        (
+            lambda: NeighbourSampler(EDGES, 10, 2, batch_size=1),
+            ConfigError,
+            r"'fanouts'.*\(got 2\)",
+        ),
+        (lambda: NeighbourSampler(EDGES, 10, ["all"], batch_size=1), ConfigError, "'fanouts'"),
+        (lambda: NeighbourSampler(EDGES, 10, [1.5], batch_size=1), ConfigError, "'fanouts'"),
         (lambda: next(sampler().batches(-1)), ConfigError, "'epoch'"),
         (lambda: next(pieces_of(sampler().index, 0)), ConfigError, "'piece_size'"),
     ],

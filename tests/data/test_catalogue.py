@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import io
 import os
 import re
 import zipfile
@@ -16,7 +17,7 @@ import pytest
 from geof.cli.data import add_command
 from geof.data import provision
 from geof.data.catalogue import CATALOGUE, DatasetFacts, RawFile, Statistics, find, load
-from geof.data.provision import check, exit_code, fetch, list_datasets
+from geof.data.provision import _identity, check, exit_code, fetch, list_datasets
 from geof.errors import ConfigError, DataError
 
 REAL = os.environ.get("GEOF_DATA", "")
@@ -143,8 +144,22 @@ def test_facts_are_complete(benchmark):
     assert all(file.path.startswith(f"{benchmark.folder}/") for file in benchmark.files)
     for file in benchmark.files:
         assert file.sha256 is None or re.fullmatch("[0-9a-f]{64}", file.sha256)
+        pinned = r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}"
+        assert file.download is None or re.fullmatch(pinned, file.download)
+    assert all(url.startswith("https://") for url in benchmark.urls)
     if any(file.sha256 is None for file in benchmark.files):
         assert "none" in benchmark.checksums
+
+
+def test_downloads_without_a_checksum_are_these_two():
+    """Nobody publishes theirs; rows of the one and sizes of the other are compared."""
+    bare = [
+        file.path
+        for benchmark in CATALOGUE.values()
+        for file in benchmark.files
+        if file.sha256 is None and file.download is None
+    ]
+    assert bare == ["FRANKENSTEIN/raw/FRANKENSTEIN_graph_indicator.txt", "bbbp/raw/BBBP.csv"]
 
 
 def test_metrics_are_the_papers():
@@ -318,7 +333,7 @@ def test_a_full_disk_leaves_the_root_as_it_was(root, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shutil.copyfileobj", full)
+    monkeypatch.setattr("geof.data.provision._copy", full)
     refuse_fetch(root, r"No space left.*free space")
 
 
@@ -367,7 +382,39 @@ def test_a_truncated_npz_is_refused(tmp_path, upstream):
     with pytest.raises(DataError, match="a whole archive"):
         fetch(["CS"], tmp_path / "root")
     upstream("CS", content)
-    assert len(fetch(["CS"], tmp_path / "root")[0].downloaded) == 1
+    with pytest.raises(DataError, match=r"git:9bdd7da9.* \(got git:[0-9a-f]{40}\)"):
+        fetch(["CS"], tmp_path / "root")
+
+
+def test_a_blob_is_known_by_gits_name_for_it(tmp_path):
+    (tmp_path / "file").write_bytes(b"hello\n")  # as `git hash-object` says
+    assert _identity(tmp_path / "file", "git:") == "git:ce013625030ba8dba906f756967f9e9ca394464a"
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("geof.data.provision.LARGEST_BYTES", 10_000)
+    with zipfile.ZipFile(tmp_path / "upstream" / "NCI1.zip", "w", zipfile.ZIP_DEFLATED) as content:
+        content.writestr("NCI1/NCI1_A.txt", "0" * 1_000_000)
+    assert (tmp_path / "upstream" / "NCI1.zip").stat().st_size < 10_000
+    refuse_fetch(root, r"'NCI1/NCI1_A.txt' in the archive.*at most 10,000 bytes")
+
+
+def test_a_download_without_end_is_refused(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("geof.data.provision.LARGEST_BYTES", 100)
+    refuse_fetch(root, "the download of 'file://.*at most 100 bytes")
+
+
+def test_certificates_are_looked_at_and_plain_connections_refused(root, monkeypatch):
+    class Redirected(io.BytesIO):
+        def geturl(self):
+            return "http://somewhere.else/NCI1.zip"
+
+    def urlopen(url, **options):
+        assert "context" not in options  # Python's own, which verifies
+        return Redirected(b"")
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    refuse_fetch(root, "https address for NCI1 .*http://somewhere")
 
 
 # The command line -----------------------------------------------------------------------------

@@ -7,9 +7,17 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from geof.errors import DtypeError, NonFiniteError, NumericalWarning
+from geof.errors import (
+    DataError,
+    DeviceError,
+    DtypeError,
+    GeofError,
+    NonFiniteError,
+    NumericalWarning,
+    ShapeError,
+)
 from geof.geometry import (
     JitterSchedule,
     apply_frame,
@@ -693,9 +701,15 @@ def test_edges_of_a_span_are_sorted_by_source(random_state):
 
 def test_plan_refuses_what_is_not_sorted_or_out_of_range():
     for source, target in (([0, 1, 1], [0, 1, 0]), ([0, 3], [0, 1]), ([0, 1], [0, 3]), ([-1], [0])):
-        edges = Neighbourhoods(torch.tensor(source), torch.tensor(target), 3)
-        with pytest.raises(ValueError, match="sorted by target"):
-            native_parts.edge_plan(edges)
+        ends = torch.tensor(source), torch.tensor(target)
+        with pytest.raises(DataError, match="sorted by target"):
+            torch.ops.geof.edge_plan(*ends, 3)
+        # Even where somebody claims to have looked.
+        with pytest.raises(DataError, match="sorted by target"):
+            native_parts.edge_plan(Neighbourhoods(*ends, 3, checked=True))
+    for count in (-1, 2**31):
+        with pytest.raises(DataError, match="fewer than"):
+            torch.ops.geof.edge_plan(torch.tensor([0]), torch.tensor([0]), count)
 
 
 # --- Registration --------------------------------------------------------------------------------
@@ -818,6 +832,125 @@ def test_operators_tell_the_layout_they_make(random_state, name):
         given,
     )
     torch.library.opcheck(operator, views, test_utils=("test_schema", "test_faketensor"))
+
+
+# --- Arguments that do not fit: addresses are all a kernel gets ----------------------------------
+
+
+def with_one_changed(given: tuple, change) -> list[tuple]:
+    """Return the arguments once for every tensor in them, with that one changed."""
+    leaves, structure = tree_flatten(given)
+    tensors = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.numel()]
+    if change in (WRONG["long"], WRONG["empty"]):  # which a table may be
+        tensors = [k for k in tensors if leaves[k].shape != (5, 3, 4)]
+    return [
+        tree_unflatten([change(v) if k == at else v for k, v in enumerate(leaves)], structure)
+        for at in tensors
+    ]
+
+
+def other_dtype(value: Tensor) -> Tensor:
+    others = {torch.float64: torch.float32, torch.int64: torch.int32, torch.int32: torch.int64}
+    return value.detach().to(others.get(value.dtype, torch.uint8))
+
+
+WRONG = {
+    "dtype": other_dtype,
+    "short": lambda value: value.detach()[:-1],
+    "long": lambda value: torch.cat([value.detach(), value.detach()[:1]]),
+    "flat": lambda value: value.detach().reshape(1, -1),
+    "deep": lambda value: value.detach().unsqueeze(0),
+    "empty": lambda value: value.detach()[:0],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_refuse_a_tensor_that_does_not_fit(random_state, name, wrong):
+    operator = operators()[f"geof::{name}"]
+    tried = 0
+    for given in operator_cases(random_state(0))[f"geof::{name}"]:
+        for changed in with_one_changed(given, WRONG[wrong]):
+            with pytest.raises(GeofError, match="Expected "):
+                operator(*changed)
+            tried += 1
+    assert tried > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_never_read_from_another_device(random_state, name):
+    """They refuse, and so does the stand-in that torch takes where a tensor has no memory."""
+    operator = operators()[f"geof::{name}"]
+    for given in operator_cases(random_state(0))[f"geof::{name}"]:
+        for changed in with_one_changed(given, lambda value: value.detach().to("meta")):
+            with pytest.raises(DeviceError, match="meta"):
+                operator(*changed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_take_any_strides(random_state, name):
+    operator = operators()[f"geof::{name}"]
+    given = operator_cases(random_state(0))[f"geof::{name}"][-1]
+    wanted = tree_flatten(operator(*given))[0]
+    for changed in with_one_changed(given, lambda v: v.detach().repeat_interleave(2, 0)[::2]):
+        for got, want in zip(tree_flatten(operator(*changed))[0], wanted, strict=True):
+            assert torch.equal(got, want.detach())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("native_")])
+@pytest.mark.parametrize("wrong", [-7, 6, 10**6, -(2**31), 2**31 - 1])
+def test_operators_refuse_an_index_that_points_outside(random_state, name, wrong):
+    """A plan and rows of a table, made by hand: any entry that the kernels go by."""
+    operator = operators()[f"geof::{name}"]
+    given = operator_cases(random_state(0))[f"geof::{name}"][1]  # edges that carry something
+    leaves, structure = tree_flatten(given)
+    indices = [k for k, v in enumerate(leaves) if isinstance(v, Tensor) and v.dtype == torch.int32]
+    pointer = [k for k, v in enumerate(leaves) if isinstance(v, Tensor) and v.dtype == torch.int64]
+    assert (len(pointer), len(indices)) == (1, 4)  # source, target, by_source, row
+    source, target, by_source, row = indices
+    used = [*pointer, source] + ([target, by_source] if name.endswith("backward") else [])
+    used += [row] if wrong > 0 else []  # a negative row is none
+    for at in used:
+        if at == by_source and wrong == 6:
+            continue  # there is such an edge: no memory is missed, and nobody promises numbers
+        for place in (0, len(leaves[at]) // 2, -1):
+            changed = leaves[at].clone()
+            changed[place] = wrong
+            attack = [changed if k == at else v for k, v in enumerate(leaves)]
+            with pytest.raises(DataError, match="inside their arrays"):
+                operator(*tree_unflatten(attack, structure))
+
+
+def test_lists_of_the_wrong_length_are_refused(random_state):
+    cases = operator_cases(random_state(0))
+    z, x, message, plan, active, maps, terms, *options = cases["geof::native_step"][1]
+    lists = [(plan[:3], maps, terms), (plan, maps[:3], terms), (plan, maps, terms[:2])]
+    lists += [([], maps, terms), (plan, maps[:1], terms), (plan, [*maps, maps[0]], terms)]
+    for given in lists:
+        with pytest.raises(ShapeError, match="Expected "):
+            torch.ops.geof.native_step(z, x, message, given[0], active, *given[1:], *options)
+    backward = list(cases["geof::native_step_backward"][0])
+    backward[7] = backward[7][:-1]
+    with pytest.raises(ShapeError, match="outputs of the step"):
+        torch.ops.geof.native_step_backward(*backward)
+
+
+def test_blocks_of_a_size_the_kernels_do_not_know_are_refused():
+    for m in (0, 33):
+        z, x = torch.zeros(2, m * (m + 1) // 2, 4), torch.zeros(2, 4, m)
+        with pytest.raises(ShapeError, match="m from 1 to 32"):
+            torch.ops.geof.environment(z, x)
+
+
+def test_what_another_graph_left_in_a_cache_is_not_trusted():
+    x, message, coords = torch.zeros(3, 4, 2), torch.zeros(3, 4, 2), torch.zeros(3, 4, 3)
+    large = Neighbourhoods.from_edge_index(torch.tensor([[5, 6], [6, 5]]), 7)
+    spec = StepSpec(1.0, "full", True, 0.3, SCHEDULE)
+    native_parts.edge_plan(large)
+    loops = torch.arange(3)
+    mixed = Neighbourhoods(loops, loops, 3, cache=large.cache)
+    with pytest.raises(ShapeError, match="'pointer'"):
+        BACKENDS["native"].step(x, message, coords, mixed, spec)
 
 
 def test_a_second_derivative_is_refused_not_invented(random_state):

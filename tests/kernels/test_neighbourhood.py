@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geof import GeoF
-from geof.errors import DataError, DtypeError, ShapeError
-from geof.kernels import BACKENDS, Neighbourhoods, check_edge_index
+from geof.errors import ConfigError, DataError, DeviceError, DtypeError, ShapeError
+from geof.kernels import BACKENDS, EdgeTerms, Neighbourhoods, check_edge_index
 from geof.kernels.neighbourhood import NeighbourIndex
 from geof.testing import assert_same, values_and_gradients
 from tests.graphs import random_sample
@@ -65,6 +65,68 @@ def test_bad_edges_are_refused(edge_index, error, message):
 def test_sound_edges_pass_the_check():
     for edges, nodes in (([[0, 2], [2, 2]], 3), ([[], []], 0), ([[], []], 4)):
         assert check_edge_index(torch.tensor(edges, dtype=torch.long), nodes) is None
+
+
+LOOPS = torch.arange(4)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        *[
+            ((LOOPS.to(dtype), LOOPS.to(dtype), 4), DtypeError, "'source'.*int64")
+            for dtype in (torch.int32, torch.uint8, torch.float32)
+        ],
+        ((LOOPS, LOOPS.int(), 4), DtypeError, "'target'.*int64.*got torch.int32"),
+        ((LOOPS.tolist(), LOOPS, 4), DtypeError, "'source'.*got list"),
+        ((LOOPS, LOOPS[:3], 4), ShapeError, r"'target'.*one entry per edge.*\(got \(3,\)\)"),
+        ((LOOPS[None], LOOPS[None], 4), ShapeError, r"'source'.*\(got \(1, 4\)\)"),
+        ((LOOPS, LOOPS.to("meta"), 4), DeviceError, "'target' on cpu.*got meta"),
+        ((LOOPS, LOOPS, 4, LOOPS > 0, None, LOOPS[:2]), ShapeError, "'origin'"),
+        ((LOOPS, LOOPS, 4, LOOPS), DtypeError, "'active'.*bool"),
+        ((LOOPS, LOOPS, 4, (LOOPS > 0)[:2]), ShapeError, "'active'"),
+        ((LOOPS, LOOPS, 3), DataError, "from 0 to 2.*got.*to 3"),
+        ((LOOPS - 1, LOOPS, 4), DataError, "from -1"),
+        ((LOOPS, LOOPS.flip(0), 4), DataError, "sorted by target"),
+        ((LOOPS, LOOPS, -1), ConfigError, "num_nodes"),
+    ],
+)
+def test_neighbourhoods_made_by_hand_are_looked_at(given, error, message):
+    with pytest.raises(error, match=message):
+        Neighbourhoods(*given)
+
+
+@pytest.mark.parametrize(
+    ("terms", "error", "message"),
+    [
+        (EdgeTerms(torch.zeros(3)), ShapeError, "terms.bias"),
+        (EdgeTerms(torch.zeros(4), LOOPS, torch.zeros(4, 2, 2)), DtypeError, "terms.row.*int32"),
+        (EdgeTerms(torch.zeros(4), LOOPS.int(), torch.zeros(4)), ShapeError, "terms.table"),
+    ],
+)
+def test_terms_are_looked_at(terms, error, message):
+    with pytest.raises(error, match=message):
+        Neighbourhoods.from_edge_index(torch.empty(2, 0, dtype=torch.long), 4).carrying(terms)
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_a_mask_of_any_strides_hides_the_same_edges(backend):
+    x, edge_index, u = random_sample(0, edges=40)
+    edges = Neighbourhoods.from_edge_index(edge_index, len(x), static_shapes=True)
+    strewn = edges.active.repeat_interleave(3)[::3]
+    assert not strewn.is_contiguous()
+    model = GeoF(5, 8, signature_channels=3, blocks=2, backend=backend).double()
+    other = Neighbourhoods(edges.source, edges.target, len(x), strewn)
+    torch.testing.assert_close(model(x, other, u), model(x, edges, u), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("origin", [False, True])
+def test_neighbourhoods_of_inference_mode_serve_training(origin):
+    with torch.inference_mode():
+        edges = Neighbourhoods.from_edge_index(torch.tensor([[0], [1]]), 2, origin=origin)
+        remade = Neighbourhoods.from_edge_index(edges.edge_index[:, :1].clone(), 2)
+    assert not edges.source.is_inference()
+    assert not remade.target.is_inference()
 
 
 def test_sum_runs_over_targets():

@@ -6,8 +6,16 @@ import pytest
 import torch
 
 from geof import GeoF, GeoFConv, LinkReadout, structural_signature
-from geof.errors import ConfigError, DataError, DtypeError, GeofError, ShapeError
+from geof.errors import (
+    ConfigError,
+    DataError,
+    DeviceError,
+    DtypeError,
+    GeofError,
+    ShapeError,
+)
 from geof.kernels import Neighbourhoods
+from geof.nn import evolve_in_pieces
 from tests.graphs import random_sample
 
 X, EDGES, U = random_sample(0, dtype=torch.float32)
@@ -53,6 +61,52 @@ def test_forward_refuses(model, x, edges, u, error, message):
     with pytest.raises(error, match=message) as caught:
         model(x, edges, u)
     assert isinstance(caught.value, GeofError)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+@pytest.mark.parametrize("name", ["x", "edge_index", "signature", "edge_weight", "edge_attr"])
+def test_one_tensor_on_another_device_is_named(backend, name):
+    """It would be read where it is not, or leave memory that nobody has written."""
+    model = GeoF(5, 8, signature_channels=3, blocks=2, edge_channels=1, backend=backend)
+    count = EDGES.size(1)
+    given = {"x": X, "edge_index": EDGES, "signature": U}
+    given |= {"edge_weight": torch.ones(count), "edge_attr": torch.ones(count, 1)}
+    given[name] = given[name].to("meta")
+    with pytest.raises(DeviceError, match=rf"'{name}' on the model's device cpu \(got meta\)"):
+        model(**given)
+
+
+def test_prepared_tensors_on_another_device_are_named(model):
+    edges = Neighbourhoods.from_edge_index(EDGES, 9).to("meta")
+    with pytest.raises(DeviceError, match="'edge_index'"):
+        model(X, edges, U)
+    conv = GeoFConv(5, blocks=1)
+    with pytest.raises(DeviceError, match="'coordinates'"):
+        conv(X, EDGES, torch.zeros(9, 1, 15, device="meta"))
+
+
+@pytest.mark.parametrize("layout", ["bsr", "bsc", "csc"])
+def test_layouts_without_products_are_refused(layout):
+    model = GeoF(6, 8, signature_channels=3, blocks=2)
+    x = torch.rand(8, 6)
+    size = ((2, 2),) if layout.startswith("b") else ()
+    x = getattr(x, f"to_sparse_{layout}")(*size)
+    with pytest.raises(DtypeError, match=r"'x' to be dense, sparse COO or sparse CSR.*to_dense"):
+        model(x, torch.tensor([[0], [1]]), torch.rand(8, 3))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+def test_autocast_around_the_model_changes_nothing(backend):
+    model = GeoF(5, 8, signature_channels=3, blocks=2, backend=backend)
+    conv = GeoFConv(5, blocks=1, backend=backend)
+    for x in (X, X.to_sparse_csr()):
+        wanted = model(x, EDGES, U)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(model(x, EDGES, U), wanted)
+            assert torch.equal(evolve_in_pieces(model, x, EDGES, U, piece_size=9), wanted)
+    wanted, _ = conv(X, EDGES)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(conv(X, EDGES)[0], wanted)
 
 
 def test_sparse_features_are_checked_too(model):

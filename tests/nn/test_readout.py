@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from geof import GraphReadout, LinkReadout, NodeReadout
-from geof.errors import ConfigError, DataError, ShapeError
+from geof.errors import ConfigError, DataError, DeviceError, DtypeError, ShapeError
 
 
 def test_node_readout_is_linear(random_state):
@@ -64,6 +64,7 @@ def test_link_readout_scales_the_states_it_is_asked_to(random_state):
 
 @pytest.mark.parametrize("kind", [NodeReadout, GraphReadout, LinkReadout])
 def test_dropout_acts_in_training_only(kind, random_state):
+    torch.manual_seed(0)  # with few units alive, two draws can be alike
     h = random_state(0).normal(40, 8)
     sizes = (8,) if kind is LinkReadout else (8, 3)
     more = (torch.tensor([[0, 1], [2, 3]]),) if kind is LinkReadout else ()
@@ -86,3 +87,39 @@ def test_bad_arguments(random_state):
         readout(h, torch.zeros(3, 2, dtype=torch.long))
     with pytest.raises(DataError, match="from 0 to 5"):
         readout(h, torch.tensor([[0], [6]]))
+
+
+H = torch.linspace(-1, 1, 72).view(9, 8)
+NODES = torch.zeros(9, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: NodeReadout(4, 3)(H), ShapeError, r"'h' to have shape \(num_nodes, 4\)"),
+        (lambda: NodeReadout(8, 3)(H.double()), DtypeError, "'h'.*float32"),
+        (lambda: NodeReadout(8, 3)(H.tolist()), DtypeError, "'h'.*got list"),
+        (lambda: NodeReadout(8, 3)(H.to("meta")), DeviceError, "'h' on the model's device"),
+        (lambda: GraphReadout(4, 3)(H), ShapeError, "'h'"),
+        (lambda: GraphReadout(8, 3)(H, NODES[:4]), ShapeError, r"'batch' to have shape \(9,\)"),
+        (lambda: GraphReadout(8, 3)(H, NODES.float()), ShapeError, "'batch'.*int64"),
+        (lambda: GraphReadout(8, 3)(H, NODES[:, None]), ShapeError, "'batch'"),
+        (lambda: GraphReadout(8, 3)(H, NODES.tolist()), DtypeError, "'batch'.*got list"),
+        (lambda: GraphReadout(8, 3)(H, NODES - 1), DataError, "from 0 .got -1 to -1"),
+        (lambda: GraphReadout(8, 3)(H, NODES + 5, 2), DataError, "from 0 to 1 .got 5 to 5"),
+        (lambda: GraphReadout(8, 3)(H, NODES, -1), ConfigError, "'num_graphs'"),
+        (lambda: LinkReadout(4)(H, NODES.view(1, 9)), ShapeError, "'h'"),
+        (lambda: LinkReadout(8)(H, torch.zeros(2, 3)), DtypeError, "'pairs'.*float32"),
+        (lambda: LinkReadout(8)(H, torch.zeros(2, 3).bool()), DtypeError, "'pairs'.*bool"),
+        (lambda: LinkReadout(8)(H, [[0], [1]]), DtypeError, "'pairs'.*got list"),
+    ],
+)
+def test_what_does_not_fit_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_readouts_run_under_autocast():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert NodeReadout(8, 3)(H.bfloat16()).dtype == torch.bfloat16
+        assert GraphReadout(8, 3)(H, NODES).dtype == torch.bfloat16

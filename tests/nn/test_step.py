@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from geof import GeoF
+from geof.errors import NonFiniteError
 from geof.kernels import BACKENDS, Neighbourhoods
 from geof.nn import CoupledState, GeoFConv
 from geof.nn.inputs import SparseLinear
@@ -116,3 +117,56 @@ def test_the_lift_takes_dense_and_sparse_rows_alike():
     x = torch.where(x > 0, x, 0.0)
     dense, sparse = (model.initial_state(given, u).features for given in (x, x.to_sparse()))
     torch.testing.assert_close(sparse, dense, rtol=1e-13, atol=1e-13)
+
+
+@every_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("blocks", [4, 8, 16])
+def test_an_overflow_never_passes_for_a_bound(backend, dtype, blocks):
+    """Infinities of both signs: a fused sum keeps the first, and the clip would hide it.
+
+    For larger blocks torch's own products are fused, too.
+    """
+    torch.manual_seed(0)
+    conv = GeoFConv(32, blocks=blocks, backend=backend).to(dtype)
+    with torch.no_grad():
+        conv.controller.output.bias.uniform_(-1, 1).mul_(torch.finfo(dtype).max)
+    x, edge_index = torch.randn(4, 32, dtype=dtype), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    x, coordinates = conv(x, edge_index)
+    offdiagonal = coordinates[..., : -(32 // blocks)]
+    assert offdiagonal.isnan().any()
+    with pytest.raises(NonFiniteError):
+        conv(x, edge_index, coordinates)
+
+
+@every_backend
+def test_a_temperature_without_a_reciprocal_gives_finite_gradients(backend):
+    """Far neighbours weigh nothing: their share of the gradient is zero, not zero by infinity."""
+    x, edge_index, u = random_sample(0)
+    model = build(backend, temperature=1e-320)
+    got = values_and_gradients(model, x, edge_index, u)
+    assert all(value.isfinite().all() for value in got.values())
+    assert_same(
+        got, values_and_gradients(build("reference", temperature=1e-320), x, edge_index, u), 1e-9
+    )
+
+
+@every_backend
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scale_features": True}, {"normalise": "batch", "outputs": "all"}, {"recompute": True}],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_evaluating_first_does_not_stand_in_the_way_of_training(backend, options, layout):
+    """What is kept of a pass in inference mode must serve the passes after it."""
+    model = build(backend, **options)
+    x, edge_index, u = random_sample(0)
+    x = x if layout == "dense" else x.to_sparse_csr()
+    edges = Neighbourhoods.from_edge_index(edge_index, len(x))
+    with torch.inference_mode():
+        inside = Neighbourhoods.from_edge_index(edge_index, len(x))
+        for prepared in (edges, inside):
+            model.eval()(x, prepared, u)
+    for prepared in (edges, inside):
+        model.train()(x, prepared, u).sum().backward()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import shutil
-import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ class Machine:
         self._count(monkeypatch, os, "fsync", lambda handle: None)  # slow, and nothing to see
         for owner, name in (
             (os, "replace"),
-            (tempfile, "mkstemp"),
+            (secrets, "token_hex"),  # the name of a file about to be written
             (Path, "unlink"),
             (torch.optim.Adam, "step"),
         ):

@@ -5,16 +5,27 @@ from __future__ import annotations
 import ast
 import gc
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
+from geof import GeoF
 from geof.data.catalogue import CATALOGUE
 from geof.data.records import GraphSet, NodeGraph
+from geof.errors import ConfigError
 from geof.methods.interface import HasPretext
-from geof.methods.registry import default_preset, load_preset, method_names, method_options
+from geof.methods.registry import (
+    READOUTS,
+    default_preset,
+    get_method,
+    load_preset,
+    method_names,
+    method_options,
+)
+from geof.options import arguments
 from geof.testing import without_csr_warnings
 from geof.training import Network, RunConfig, Trainer, build_task
 from geof_paper.bench import memory
@@ -46,6 +57,50 @@ def test_a_row_has_the_default_preset_of_its_method():
         for task in ("node", "link", "graph"):
             if compared.method != "geof":
                 assert default_preset(compared.method, task) == compared.preset_for(task)
+
+
+def booleans_of(function) -> list[str]:
+    """Return the options that are true or false."""
+    own = arguments(function)
+    return [name for name, option in own.items() if bool in (option.hint, *get_args(option.hint))]
+
+
+def owners_of_booleans() -> list[tuple[str, str, type, str]]:
+    """Return method, section, class and name of every option that is true or false."""
+    found = []
+    for name in METHODS:
+        method = get_method(name)
+        shown = method.documented or method.build
+        found += [(name, "options", shown, option) for option in booleans_of(shown)]
+        for task, shared in READOUTS.items():
+            readout = method.readouts.get(task, shared)
+            found += [(name, f"readout {task}", readout, option) for option in booleans_of(readout)]
+    return found
+
+
+NOT_BOOLEAN = ("off", "no", "on", "true", "", 0, 1, 0.0, [])
+
+
+@pytest.mark.parametrize(
+    ("method", "section", "kind", "name"),
+    owners_of_booleans(),
+    ids=lambda v: getattr(v, "__name__", v),
+)
+def test_booleans_are_booleans(method, section, kind, name):
+    """A config and a class refuse whatever else could be taken for true or false."""
+    section, _, task = section.partition(" ")
+    for value in NOT_BOOLEAN:
+        tree = {"method": method, "preset": "none", "task": task or "node", section: {name: value}}
+        with pytest.raises(ConfigError, match=rf"'{section}.{name}' to be .*True or False"):
+            RunConfig.parse({"data": {"dataset": "Cora"}}, tree)
+        sizes = (4,) if section == "readout" and task != "link" else ()
+        with pytest.raises(ConfigError, match=rf"'{name}' to be .*True or False"):
+            kind(4, *sizes, **{"signature_channels": 2} if kind is GeoF else {}, **{name: value})
+
+
+def test_there_are_booleans_to_look_at():
+    names = {name for *_, name in owners_of_booleans()}
+    assert {"recompute", "scale_features", "signature_features", "batch_norm"} <= names
 
 
 def test_every_method_has_a_test_case():

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from geof.cli.arguments import Parser
 from geof.errors import GeofError
@@ -41,17 +43,60 @@ def build_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 1 refused, 130 interrupted."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = build_parser().parse_args(words)
-    options.words = words
     try:
-        code: int = options.run(options)
-    except GeofError as error:
-        print(f"geof: {error}", file=sys.stderr)
+        return _run(words)
+    except BrokenPipeError:  # whoever read it has enough: `geof data list | head -1`
+        _say_no_more()
+        return 128 + 13
+    except (GeofError, OSError, MemoryError, RuntimeError) as error:
+        said = _sentence(error)
+        if said is None:
+            raise
+        with suppress(OSError):
+            print(f"geof: {said}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _say_no_more()  # it may be the output itself that is full
         return 1
     except KeyboardInterrupt:
         print("geof: interrupted", file=sys.stderr)
         return 130
+
+
+def _run(words: list[str]) -> int:
+    """Run a command; what it printed has arrived when this returns."""
+    try:
+        options = build_parser().parse_args(words)
+    except SystemExit:  # after --help, too
+        sys.stdout.flush()
+        raise
+    options.words = words
+    code: int = options.run(options)
+    sys.stdout.flush()
     return code
+
+
+def _sentence(error: Exception) -> str | None:
+    """Return what to tell of an error; ``None`` for one that nobody foresaw."""
+    if isinstance(error, GeofError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f" at '{error.filename}'" if error.filename else ""
+        return (
+            f"Expected to read and write files, but {error.strerror or error}{where}. Check the "
+            "path, the permissions and the free space."
+        )
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return (
+            "Expected more memory than there is. Use a smaller batch_size or hidden_channels, "
+            "options.recompute=true, or sampled neighbourhoods (fanouts)."
+        )
+    return None
+
+
+def _say_no_more() -> None:
+    """Send the rest of the output nowhere, or Python would complain about it on its way out."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _add_absent(commands: argparse._SubParsersAction[Parser], name: str, text: str) -> None:

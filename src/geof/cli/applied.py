@@ -126,7 +126,7 @@ def predict(options: argparse.Namespace) -> int:
         data = read_data(options, opened, labelled=True)
         table = _predictions(options, opened, data, pair_options)
     say_notes(options, opened, data.notes)
-    write_table(options.out, table)
+    write_table(options.out, table, for_spreadsheets=options.for_spreadsheets)
     if options.json:
         print(json.dumps(_summary(options, opened, table), indent=2))
     else:
@@ -226,7 +226,8 @@ def embed(options: argparse.Namespace) -> int:
     if options.out.suffix == ".npz":
         _write_arrays(options.out, found)
     else:
-        write_table(options.out, _vector_table(found))
+        table = _vector_table(found)
+        write_table(options.out, table, for_spreadsheets=options.for_spreadsheets)
     rows, width = found.vectors.shape
     if options.json:
         summary = {"out": str(options.out), "rows": rows, "channels": width}
@@ -289,6 +290,12 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
         "--out", type=Path, required=True, metavar="FILE", help=f"ends in {_or(suffixes)}"
     )
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument(
+        "--for-spreadsheets",
+        action="store_true",
+        help="csv: put an apostrophe before text that a spreadsheet would take for a formula, "
+        "which begins with =, +, -, @ or a tab (default: text as it is)",
+    )
 
 
 def require_output(options: argparse.Namespace, suffixes: Sequence[str]) -> None:
@@ -405,8 +412,14 @@ def say_notes(options: argparse.Namespace, run: Run, notes: Iterable[str]) -> No
         print(f"note: {note}", file=stream)
 
 
-def write_table(out: Path, table: dict[str, list[Any]]) -> None:
-    """Write columns as CSV or Parquet, as the name says."""
+def write_table(out: Path, table: dict[str, list[Any]], *, for_spreadsheets: bool = False) -> None:
+    """Write columns as CSV or Parquet, as the name says.
+
+    Args:
+        out: The file.
+        table: Columns by name.
+        for_spreadsheets: Whether no text of a CSV file may be run as a formula where it is opened.
+    """
     from geof.io import write_atomically
 
     if out.suffix == ".parquet":
@@ -414,9 +427,20 @@ def write_table(out: Path, table: dict[str, list[Any]]) -> None:
         return
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
+    cell = _no_formula if for_spreadsheets else _as_it_is
+    writer.writerow(map(cell, table))
+    writer.writerows(map(cell, row) for row in zip(*table.values(), strict=True))
     write_atomically(out, text.getvalue().encode())
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _no_formula(value: Any) -> Any:
+    """Return text that a spreadsheet shows and does not run; numbers as they are."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
 
 
 def _parquet(table: dict[str, list[Any]]) -> bytes:

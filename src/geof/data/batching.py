@@ -186,18 +186,30 @@ class _Numbering:
 
 
 def _checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
-    if len(fanouts) == 0 or any(fanout != ALL and fanout < 1 for fanout in fanouts):
+    listed = isinstance(fanouts, Sequence) and not isinstance(fanouts, str)
+    whole = listed and all(isinstance(f, int) and not isinstance(f, bool) for f in fanouts)
+    if not whole or len(fanouts) == 0 or any(f != ALL and f < 1 for f in fanouts):
         raise ConfigError(
             "Expected 'fanouts' to hold, per hop, a positive number of neighbours or -1 for all "
-            f"(got {list(fanouts)})."
+            f"(got {fanouts!r})."
         )
-    return tuple(int(fanout) for fanout in fanouts)
+    return tuple(fanouts)
 
 
 def _checked_seeds(nodes: Tensor | None, num_nodes: int) -> Integers:
     every = np.arange(num_nodes, dtype=np.int64)
     if nodes is None:
         return every
+    if not isinstance(nodes, Tensor) or nodes.dim() != 1:
+        got = tuple(nodes.shape) if isinstance(nodes, Tensor) else type(nodes).__name__
+        raise DataError(
+            f"Expected seed nodes as a tensor of indices or a mask, one dimension (got {got}). "
+            "Use torch.as_tensor, and .flatten()."
+        )
+    if nodes.dtype != torch.bool and nodes.numel() and int(nodes.min()) < 0:
+        raise DataError(
+            f"Expected seed nodes as indices from 0 to {num_nodes - 1} (got {int(nodes.min())})."
+        )
     try:
         seeds: Integers = every[nodes.cpu().numpy()]
     except IndexError as error:

@@ -29,7 +29,10 @@ class RawFile:
 
     Attributes:
         path: Relative to the data root, with forward slashes.
-        sha256: Of upstream's own bytes; ``None`` where we never held them.
+        sha256: Of upstream's own bytes; ``None`` where we never held them, or where copies with
+            the same content and other bytes are read, too.
+        download: What a download must be, for files without ``sha256``: ``"sha256:..."`` or
+            ``"git:..."``, the name of git's blob; ``None`` where nobody published either.
         optional: Whether the loader can do without, saying so.
         rows: Data rows of a text file that has neither checksum nor framing to tell a truncated
             copy by.
@@ -39,6 +42,7 @@ class RawFile:
     sha256: str | None = None
     optional: bool = False
     rows: int | None = None
+    download: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ _PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 _SHCHUR_URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 _TU_URL = "https://www.chrsmrrs.com/graphkerneldatasets"
 _DEEPCHEM_URL = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets"
-_OGB_URL = "http://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download"
+_OGB_URL = "https://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download"
 
 
 def _planetoid(
@@ -129,19 +133,20 @@ def _planetoid(
     )
 
 
-def _npz(name: str, file: str, expected: Statistics, features: str) -> DatasetFacts:
+def _npz(name: str, file: str, blob: str, expected: Statistics, features: str) -> DatasetFacts:
     return DatasetFacts(
         name=name,
         loader="npz",
         tasks=NODE_TASKS,
         metrics=("accuracy", "ROC-AUC"),
         folder=name,
-        files=(RawFile(f"{name}/raw/{file}"),),
+        files=(RawFile(f"{name}/raw/{file}", download=f"git:{blob}"),),
         urls=(f"{_SHCHUR_URL}/{file}",),
         expected=expected,
         features=features,
-        checksums="none: measured on a re-packed archive with upstream's keys and values, whose "
-        "bytes are not upstream's",
+        checksums="of a download (git blob of shchur/gnn-benchmark, commit 1e72912); none for a "
+        "file that is there: measured on a re-packed archive with upstream's keys and values, "
+        "whose bytes are not upstream's",
         licence="MIT",
         source="github.com/shchur/gnn-benchmark, Shchur et al. 2018",
     )
@@ -225,7 +230,17 @@ _FRANKENSTEIN = {
     "node_attributes": "6ab4080ed35df5955b4209c3edb60cd561e12d8749e49c59f441bca2d19fd460",
 }
 
-_OGB_FILES = ("edge", "edge-feat", "node-feat", "graph-label", "num-node-list", "num-edge-list")
+_OGB_FILES = {
+    "raw/edge": "d279b2d408f553cdc6e8ff9712e8eb52ee8831e6f63d29431812e27bca119389",
+    "raw/edge-feat": "a59f5bcf890de811555f5d3819a96f713b4f8b6204801f286991c197afacf836",
+    "raw/node-feat": "1e875d13c6442622d2b4f3763e7b0ef48cf2c769828b087ef0efe91c3bdb574b",
+    "raw/graph-label": "88f950d08c606556cca1c1ffef05229f46d64043ad7fa617e8938a3ae9779993",
+    "raw/num-node-list": "e26f7e29de4a3985c7f47482838c62f870c90c4d01871c57bfeae1b8d993a24b",
+    "raw/num-edge-list": "fa058f23514328fd69bc9c4c31fd8f5938c4ce18726855489d0c0e2dfeaddd37",
+    "split/scaffold/train": "9f1e46e77897b3de3d19452cbd47c312e2844a0ec664c1c9dc897c10d12e42f0",
+    "split/scaffold/valid": "eaf4d6b4630f9e689d2b203669674d0dc309673319e8ac32daa9e9ca90e2e1fa",
+    "split/scaffold/test": "27485729d83edd6f47eb3b8daff69fdb32c9df6b36b17204ef87f8dc1a30eab1",
+}
 _ATOMS = "one-hot of OGB's nine atom features (119 + 5 + 12 + 12 + 10 + 6 + 6 + 2 + 2)"
 
 CATALOGUE: dict[str, DatasetFacts] = {
@@ -240,24 +255,28 @@ CATALOGUE: dict[str, DatasetFacts] = {
         _npz(
             "CS",
             "ms_academic_cs.npz",
+            "9bdd7da943d86b74297e8d32e99eb64245b52835",
             Statistics(1, 18_333, 163_788, 6_805, 15),
             "keyword counts (sparse)",
         ),
         _npz(
             "Physics",
             "ms_academic_phy.npz",
+            "8d8bc12e29aa67f6753a712080eae81079bd7d01",
             Statistics(1, 34_493, 495_924, 8_415, 5),
             "keyword counts (sparse)",
         ),
         _npz(
             "Photo",
             "amazon_electronics_photo.npz",
+            "97323743cb56aca9dd611f5b4b46862c1c9c6bd9",
             Statistics(1, 7_650, 238_162, 745, 8),
             "words of reviews, 0/1 (dense: a third is non-zero)",
         ),
         _npz(
             "Computers",
             "amazon_electronics_computers.npz",
+            "8120e4148a330b3fafe37c4476823302d9d834b9",
             Statistics(1, 13_752, 491_722, 767, 10),
             "words of reviews, 0/1 (dense: a third is non-zero)",
         ),
@@ -320,16 +339,16 @@ CATALOGUE: dict[str, DatasetFacts] = {
             tasks=GRAPH_TASKS,
             metrics=("ROC-AUC",),
             folder="ogbg_molhiv",
-            files=tuple(RawFile(f"ogbg_molhiv/raw/{part}.csv.gz") for part in _OGB_FILES)
-            + tuple(
-                RawFile(f"ogbg_molhiv/split/scaffold/{part}.csv.gz")
-                for part in ("train", "valid", "test")
+            files=tuple(
+                RawFile(f"ogbg_molhiv/{part}.csv.gz", download=f"sha256:{sha}")
+                for part, sha in _OGB_FILES.items()
             ),
             urls=(f"{_OGB_URL}/hiv.zip",),
             expected=Statistics(41_127, 1_049_163, 2_259_376, 174, 2),
             difference=f"{_HALF} (54.94 = 2 x 27.47), and prints 25.51 and 27.47 to one decimal.",
             features=f"{_ATOMS}; 'edge_attr' is OGB's three bond features",
-            checksums="none: measured on files derived anew from MoleculeNet's HIV.csv, equal to "
+            checksums="of a download (git-lfs pointers of a copy of OGB's folder); none for files "
+            "that are there: measured on files derived anew from MoleculeNet's HIV.csv, equal to "
             "OGB's in order, structure, labels and split, not in the codes of a few metal atoms",
             licence="MIT",
             source="ogb.stanford.edu, Hu et al. 2020",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import http.client
 import os
 import shutil
 import tempfile
 import time
 import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 import torch
-from torch_geometric.data import download_url
 
 from geof.data import catalogue
 from geof.data.catalogue import (
@@ -307,7 +308,7 @@ def _fetch(facts: DatasetFacts, root: Path, force: bool) -> FetchRow:
                 os.replace(staging / Path(file.path).name, root / file.path)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    verified = sum(file.sha256 is not None for file in facts.files)
+    verified = sum((file.sha256 or file.download) is not None for file in facts.files)
     return FetchRow(facts.name, tuple(file.path for file in wanted), verified)
 
 
@@ -316,8 +317,13 @@ def _download(url: str, facts: DatasetFacts, wanted: list[RawFile], staging: Pat
     archive = url.endswith(".zip")
     if not archive and url.rpartition("/")[2] not in names:
         return
+    path = staging / url.rpartition("/")[2]
     try:
-        path = Path(download_url(url, str(staging), log=False))
+        # Not PyG's download_url, which does not look at certificates.
+        with urllib.request.urlopen(url, timeout=_PATIENCE_SECONDS) as source:
+            _require_encrypted(source.geturl(), facts)
+            with path.open("wb") as sink:
+                _copy(source, sink, f"the download of '{url}'")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
         raise DataError(
             f"Expected to download '{url}' for {facts.name}, but {error}. Check the "
@@ -325,6 +331,35 @@ def _download(url: str, facts: DatasetFacts, wanted: list[RawFile], staging: Pat
         ) from error
     if archive:
         _extract(path, url, names)
+
+
+_PATIENCE_SECONDS = 60.0
+"""For an address that does not answer."""
+
+LARGEST_BYTES = 2**29
+"""Of a file, downloaded or unpacked; the largest that is known has a third of it."""
+
+
+def _copy(source: IO[bytes], sink: IO[bytes], what: str) -> None:
+    """Copy a file, up to a size: an archive of a few bytes can hold many times the disk."""
+    left = LARGEST_BYTES
+    while chunk := source.read(min(left + 1, 2**20)):
+        if len(chunk) > left:
+            raise DataError(
+                f"Expected {what} to have at most {LARGEST_BYTES:,} bytes, and it has more. "
+                "Nothing was kept: this is not the dataset."
+            )
+        left -= len(chunk)
+        sink.write(chunk)
+
+
+def _require_encrypted(url: str, facts: DatasetFacts) -> None:
+    """Refuse a plain connection that an address was redirected to."""
+    if url.startswith("http:"):
+        raise DataError(
+            f"Expected an https address for {facts.name} (got a redirection to '{url}'). Put the "
+            "files below --data-root by hand."
+        )
 
 
 def _extract(archive: Path, url: str, names: set[str]) -> None:
@@ -335,7 +370,7 @@ def _extract(archive: Path, url: str, names: set[str]) -> None:
                 name = Path(member.filename).name
                 if name in names and not member.is_dir():
                     with content.open(member) as source, (archive.parent / name).open("wb") as sink:
-                        shutil.copyfileobj(source, sink)
+                        _copy(source, sink, f"'{member.filename}' in the archive '{url}'")
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(
             f"Expected a whole archive from '{url}', but {error}: the download was cut short. "
@@ -359,6 +394,17 @@ def _verify(facts: DatasetFacts, file: RawFile, path: Path) -> None:
         raise refuse(f"{file.rows} rows (got {rows})")
     if path.suffix == ".npz" and not _whole_archive(path):
         raise refuse("a whole archive (got a broken one)")
+    if file.download is not None and (found := _identity(path, file.download)) != file.download:
+        raise refuse(f"{file.download} (got {found})")
+
+
+def _identity(path: Path, like: str) -> str:
+    """Return what a file is by the same kind of checksum."""
+    if like.startswith("sha256:"):
+        return f"sha256:{file_digest(path)}"
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    digest.update(path.read_bytes())
+    return f"git:{digest.hexdigest()}"
 
 
 def _whole_archive(path: Path) -> bool:

@@ -19,6 +19,7 @@ catastrophically in float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from geof.geometry import (
 )
 from geof.kernels.interface import Statistic, StepSpec, StepStatistics
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.operators import stand_in
 
 
 def factored_statistics(
@@ -188,6 +190,7 @@ def _edge_moments(
 
 
 @_edge_moments.register_fake
+@stand_in
 def _(
     h: Tensor,
     y: Tensor,
@@ -247,7 +250,9 @@ def _edge_moments_backward(
     # Softmax of -energy / temperature + bias over each neighbourhood.
     mean_score = h.new_zeros(len(h)).index_add_(0, target, weight * score)
     grad_bias = weight * (score - mean_score[target])
-    grad_energy = grad_bias * (-1 / temperature)
+    rate = -1 / temperature
+    # So small a temperature has no reciprocal, but what is nothing stays nothing.
+    grad_energy = grad_bias * rate if math.isfinite(rate) else -grad_bias / temperature
     for piece in _pieces(y, len(source)):
         i, j = target[piece], source[piece]
         force = (h[i] - h[j]) * (2 * grad_energy[piece, None, None])
@@ -257,6 +262,7 @@ def _edge_moments_backward(
 
 
 @_edge_moments_backward.register_fake
+@stand_in
 def _(
     grad_weight: Tensor,
     grad_first: Tensor,

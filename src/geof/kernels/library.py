@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from geof.errors import ConfigError, nearest
+from geof.errors import ConfigError, DataError, nearest
 from geof.kernels.memory import kept_bytes
 
 ABI = 4
@@ -166,14 +166,27 @@ class Library:
 
         Raises:
             MemoryError: If the kernel could not allocate its scratch.
+            DataError: If an index of the edges points outside its array.
         """
-        if self._functions[name](ctypes.byref(arguments)):
-            raise MemoryError(f"The native kernel '{name}' could not allocate its scratch memory.")
+        code = self._functions[name](ctypes.byref(arguments))
+        if code:
+            _refuse(name, code, "edges whose indices stay inside their arrays, as edge_plan has")
 
-    def plan(self, source: Tensor, target: Tensor, num_nodes: int, out: tuple[Tensor, ...]) -> int:
-        """Fill the rows of incoming and outgoing edges; return the C function's code."""
+    def plan(self, source: Tensor, target: Tensor, num_nodes: int, out: tuple[Tensor, ...]) -> None:
+        """Fill the rows of incoming and outgoing edges; errors as in :meth:`call`."""
         addresses = [tensor.data_ptr() for tensor in (source, target, *out)]
-        return int(self._plan(num_nodes, len(source), *addresses))
+        code = self._plan(num_nodes, len(source), *addresses)
+        if code:
+            _refuse(
+                "plan", code, f"neighbourhoods sorted by target, with indices below {num_nodes}"
+            )
+
+
+def _refuse(name: str, code: int, wanted: str) -> NoReturn:
+    """Raise what a kernel's code stands for."""
+    if code == 1:
+        raise MemoryError(f"The native kernel '{name}' could not allocate its scratch memory.")
+    raise DataError(f"Expected {wanted}. Use Neighbourhoods.from_edge_index.")
 
 
 def fill(structure: type[Structure], **fields: Any) -> Any:

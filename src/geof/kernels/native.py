@@ -18,16 +18,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from geof.errors import ShapeError
 from geof.kernels.interface import Controller, Evolution, StepSpec, StepStatistics, Transport
 from geof.kernels.library import Evolve, fill
 from geof.kernels.memory import empty, scratch
 from geof.kernels.native_arguments import (
+    EdgePlan,
+    Layouts,
     StatisticCode,
     StepOptions,
     between_rows,
     call,
     call_frames,
-    dense,
+    checked,
+    checked_active,
+    checked_floats,
+    checked_plan,
+    checked_terms,
     dense_like,
     edge_plan,
     feedback_arguments,
@@ -51,6 +58,7 @@ from geof.kernels.native_parts import (
     run_gate_backward,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.operators import stand_in
 
 
 def native_statistics(
@@ -145,6 +153,58 @@ def _used_maps(controller: Controller | None, m: int) -> list[Tensor]:
 # --- One step: frames, edge moments, feedback, controller, update -------------------------------
 
 
+MOST_HIDDEN = 2**24
+"""Rows of the controller's maps that the kernels count without overflow."""
+
+
+def _checked_step(
+    z: Tensor,
+    x: Tensor,
+    message: Tensor,
+    plan: Sequence[Tensor],
+    maps: Sequence[Tensor],
+    terms: Sequence[Tensor],
+) -> tuple[Tensor, Tensor, Tensor, EdgePlan, list[Tensor], list[Tensor]]:
+    """Return what both directions take; see :func:`checked`."""
+    shapes = Layouts.of_features("x", x)
+    x, z, message = checked_floats(
+        ("x", x, shapes.features), ("z", z, shapes.packed), ("message", message, shapes.features)
+    )
+    rows = checked_plan(plan, len(x))
+    made = _checked_maps(maps, x) if maps else []
+    return z, x, message, rows, made, checked_terms(terms, rows, shapes, x.dtype)
+
+
+def _checked_maps(maps: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    """Return the controller's maps as :func:`_used_maps` makes them; see :func:`checked`."""
+    n, _, m = x.shape
+    width, height = maps[1].shape[0] if maps[1:] and maps[1].dim() else 0, maps[-1].numel()
+    rank = (height - m) / (2 * (m - 1)) if m > 1 else 0.0
+    if len(maps) != 4 or not 1 <= width <= MOST_HIDDEN or not m <= height <= MOST_HIDDEN:
+        raise ShapeError(
+            "Expected the controller's maps to be shared, hidden, output and bias with at least "
+            f"one hidden channel (got shapes {[tuple(part.shape) for part in maps]})."
+        )
+    if rank % 1 or (m == 1 and height != 1):
+        raise ShapeError(
+            f"Expected 'bias' of the controller to have 2 (m - 1) rank + m entries for blocks of "
+            f"size {m} (got {height})."
+        )
+    shapes = (n, width), (width, 2 * m), (height, width), (height,)
+    names = "shared", "hidden", "output", "bias"
+    return checked(x.dtype, *zip(names, maps, shapes, strict=True))
+
+
+def _checked_outputs(made: Sequence[Tensor], z: Tensor, x: Tensor, plan: EdgePlan) -> list[Tensor]:
+    """Return what :func:`_run_step` returned; see :func:`checked`."""
+    lanes = Layouts.of_features("x", x).lanes
+    names = "aggregate", "following", "weight", "h", "y"
+    if len(made) != len(names):
+        raise ShapeError(f"Expected the {len(names)} outputs of the step (got {len(made)}).")
+    shapes = x.shape, z.shape, plan.source.shape, lanes, lanes
+    return checked(x.dtype, *zip(names, made, shapes, strict=True))
+
+
 def _run_step(
     z: Tensor,
     x: Tensor,
@@ -158,9 +218,9 @@ def _run_step(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return aggregate, next coordinates, weights, and the images of features and messages."""
     options = StepOptions.unpack(integers, numbers)
+    z, x, message, plan, maps, terms = _checked_step(z, x, message, plan, maps, terms)
+    active = checked_active(active, plan)
     made = aggregate, following, weight, h, y = _outputs_like(z, x, plan)
-    z, x, message, active, *rest = dense(z, x, message, active, *maps, *terms)
-    maps, terms = rest[: len(maps)], rest[len(maps) :]
     call_frames("apply_frames", z, x, message, options.framed, h=h, y=y)
     arguments = _evolve_arguments(
         feedback_arguments((z, message), options, aggregate=aggregate),
@@ -170,14 +230,18 @@ def _run_step(
         options,
         next=following,
     )
-    call("evolve", z, arguments)
+    call("evolve", arguments)
     report(arguments.feedback, x)
     return made
 
 
 _step = operator("geof::native_step", _run_step)
 _step.register_fake(
-    lambda z, x, message, plan, active, maps, terms, integers, numbers: _outputs_like(z, x, plan)
+    stand_in(
+        lambda z, x, message, plan, active, maps, terms, integers, numbers: _outputs_like(
+            z, x, plan
+        )
+    )
 )
 
 
@@ -204,11 +268,15 @@ def _run_step_backward(
 ) -> list[Tensor]:
     """Return the gradients of z, x and message, of the controller's maps, of bias and table."""
     options = StepOptions.unpack(integers, numbers)
+    z, x, message, plan, maps, terms = _checked_step(z, x, message, plan, maps, terms)
+    made = _checked_outputs(made, z, x, plan)
     aggregate, following, weight, h, y = made
-    z, x, message, *maps = dense(z, x, message, *maps)
-    terms = dense(*terms)
     grad_terms = term_gradients(terms)
-    grad_aggregate, grad_following = dense(grad_aggregate, grad_following)
+    grad_aggregate, grad_following = checked(
+        x.dtype,
+        ("grad_aggregate", grad_aggregate, x.shape),
+        ("grad_following", grad_following, z.shape),
+    )
     grads = grad_z, grad_x, grad_message, *grad_maps = [
         dense_like(tensor) for tensor in (z, x, message, *maps)
     ]
@@ -245,7 +313,7 @@ def _run_step_backward(
             grad_x=grad_x,
             **dict(zip(names, grad_maps, strict=False)),
         )
-        call("evolve_backward", z, arguments)
+        call("evolve_backward", arguments)
         call_frames(
             "apply_frames_backward",
             z,
@@ -265,9 +333,11 @@ def _run_step_backward(
 
 _step_backward = operator("geof::native_step_backward", _run_step_backward)
 _step_backward.register_fake(
-    lambda grad_aggregate, grad_following, z, x, message, plan, maps, made, terms, *options: [
-        dense_like(tensor) for tensor in (z, x, message, *maps, *terms[::2])
-    ]
+    stand_in(
+        lambda grad_aggregate, grad_following, z, x, message, plan, maps, made, terms, *options: [
+            dense_like(tensor) for tensor in (z, x, message, *maps, *terms[::2])
+        ]
+    )
 )
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
 
-from geof.errors import DtypeError
+from geof.errors import DataError, DeviceError, DtypeError, ShapeError
 from geof.geometry import JitterSchedule
 from geof.geometry.cholesky import report_attempts
 from geof.kernels.interface import Evolution, Statistic, StepSpec
 from geof.kernels.library import (
+    LARGEST_BLOCK,
     Feedback,
     Frames,
     Library,
@@ -30,6 +31,7 @@ from geof.kernels.library import (
 )
 from geof.kernels.memory import empty
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.operators import stand_in
 
 # --- Scalars ------------------------------------------------------------------------------------
 
@@ -125,22 +127,93 @@ def step_options(spec: StepSpec, evolution: Evolution | None = None) -> StepOpti
 # --- Tensors ------------------------------------------------------------------------------------
 
 
-def dense(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Return contiguous tensors of one dtype: the kernels know no strides.
+class Layouts(NamedTuple):
+    """The shapes that the kernels know, of ``n`` nodes with ``B`` blocks of size ``m``.
+
+    Attributes:
+        features: ``(n, B, m)``.
+        lanes: ``(n, m, B)``.
+        packed: ``(n, t, B)``, a triangle or coordinates, lanes last.
+    """
+
+    features: tuple[int, int, int]
+    lanes: tuple[int, int, int]
+    packed: tuple[int, int, int]
+
+    @classmethod
+    def of_features(cls, name: str, tensor: Tensor) -> Layouts:
+        """Return the shapes that go with features ``(n, B, m)``."""
+        shape = tensor.shape
+        if len(shape) != 3 or not 1 <= shape[2] <= LARGEST_BLOCK or shape[1] < 1:
+            raise _shape_error(name, tensor, f"(n, B, m) with m from 1 to {LARGEST_BLOCK}")
+        n, B, m = shape
+        return cls((n, B, m), (n, m, B), (n, m * (m + 1) // 2, B))
+
+    @classmethod
+    def of_lanes(cls, name: str, tensor: Tensor) -> Layouts:
+        """Return the shapes that go with lanes ``(n, m, B)``."""
+        shape = tensor.shape
+        if len(shape) != 3 or not 1 <= shape[1] <= LARGEST_BLOCK or shape[2] < 1:
+            raise _shape_error(name, tensor, f"(n, m, B) with m from 1 to {LARGEST_BLOCK}")
+        n, m, B = shape
+        return cls((n, B, m), (n, m, B), (n, m * (m + 1) // 2, B))
+
+
+Given: TypeAlias = tuple[str, Tensor | None, Sequence[int]]
+"""A tensor on its way to a kernel: its name, itself, and the shape it must have."""
+
+
+def checked(dtype: torch.dtype, *given: Given) -> list[Any]:
+    """Return tensors as the kernels, which get addresses alone, must have them: contiguous.
 
     Raises:
-        DtypeError: If floating-point tensors differ in dtype.
+        DtypeError: If one is not of this dtype.
+        DeviceError: If one is not on the CPU.
+        ShapeError: If one has another shape than the one that goes with the rest.
     """
-    dtypes = {
-        tensor.dtype for tensor in tensors if tensor is not None and tensor.is_floating_point()
-    }
-    if len(dtypes) > 1:
-        names = ", ".join(sorted(map(str, dtypes)))
+    made: list[Any] = []
+    for name, tensor, shape in given:
+        if tensor is None:
+            made.append(None)
+            continue
+        if tensor.dtype != dtype or not tensor.is_cpu or tensor.shape != shape:
+            _refuse(name, tensor, dtype, shape)
+        made.append(tensor.contiguous())
+    return made
+
+
+def checked_floats(*given: Given) -> list[Any]:
+    """Return tensors of single or double precision, all of the first one's; see :func:`checked`."""
+    first = given[0][1]
+    assert first is not None, "the first one is never left out"
+    if first.dtype not in (torch.float32, torch.float64):
         raise DtypeError(
-            f"Expected tensors of one dtype for the native backend (got {names}). "
-            "Use .to(dtype), and no autocast around the model."
+            f"Expected float32 or float64 for the native backend (got {first.dtype}). "
+            "Use model.float() or backend='torch'."
         )
-    return tuple(None if tensor is None else tensor.contiguous() for tensor in tensors)
+    return checked(first.dtype, *given)
+
+
+def _refuse(name: str, tensor: Tensor, dtype: torch.dtype, shape: Sequence[int]) -> NoReturn:
+    """Say what is wrong with a tensor."""
+    if not tensor.is_cpu:
+        raise DeviceError(
+            f"Expected '{name}' on the CPU for the native backend (got {tensor.device}). "
+            "Use .cpu(), or backend='torch' with everything on one device."
+        )
+    if tensor.dtype != dtype:
+        raise DtypeError(
+            f"Expected '{name}' of {dtype}, as the native backend needs it beside the other "
+            f"tensors (got {tensor.dtype}). Use .to({dtype}), and no autocast around the model."
+        )
+    raise _shape_error(name, tensor, str(tuple(shape)))
+
+
+def _shape_error(name: str, tensor: Tensor, wanted: str) -> ShapeError:
+    return ShapeError(
+        f"Expected '{name}' to have shape {wanted}, which goes with the other tensors (got "
+        f"{tuple(tensor.shape)})."
+    )
 
 
 def is_plain(*tensors: Tensor) -> bool:
@@ -193,21 +266,69 @@ def edge_plan(edges: Neighbourhoods) -> EdgePlan:
     return build() if torch.compiler.is_compiling() else edges.cached(EdgePlan, build)
 
 
-@torch.library.custom_op("geof::edge_plan", mutates_args=())
-def _plan(source: Tensor, target: Tensor, num_nodes: int) -> list[Tensor]:
-    if max(num_nodes, len(source)) >= 2**31:
-        raise OverflowError(
-            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
-            f"and {len(source)}). Use backend='torch' or sampled neighbourhoods."
+def checked_plan(plan: Sequence[Tensor], num_nodes: int) -> EdgePlan:
+    """Return a plan whose arrays have the lengths they must have; see :func:`checked`.
+
+    Where its indices point the kernels look at by themselves.
+    """
+    if len(plan) != len(EdgePlan._fields):
+        raise ShapeError(
+            f"Expected a plan of {len(EdgePlan._fields)} tensors, as torch.ops.geof.edge_plan "
+            f"makes it (got {len(plan)})."
         )
-    made = _empty_plan(source, num_nodes)
-    code = native_library().plan(source.contiguous(), target.contiguous(), num_nodes, (*made,))
-    if code:
-        raise ValueError("Expected neighbourhoods sorted by target, with indices below n.")
+    pointer, source, target, by_source = plan
+    edges = (source.numel(),)
+    return EdgePlan(
+        *checked(torch.int64, ("pointer", pointer, (num_nodes + 1,))),
+        *checked(
+            torch.int32,
+            ("source", source, edges),
+            ("target", target, edges),
+            ("by_source", by_source, edges),
+        ),
+    )
+
+
+def checked_active(active: Tensor | None, plan: EdgePlan) -> Tensor | None:
+    """Return which edges count, one boolean each."""
+    mask: Tensor | None = checked(torch.bool, ("active", active, plan.source.shape))[0]
+    return mask
+
+
+def checked_terms(
+    terms: Sequence[Tensor], plan: EdgePlan, shapes: Layouts, dtype: torch.dtype
+) -> list[Tensor]:
+    """Return what edges carry, as :func:`lane_terms` gives it; see :func:`checked`."""
+    if len(terms) not in (0, 1, 3):
+        raise ShapeError(
+            f"Expected terms of edges to be a bias, or a bias, rows and a table (got {len(terms)} "
+            "tensors)."
+        )
+    edges = plan.source.shape
+    made = checked(dtype, *(("bias", bias, edges) for bias in terms[:1]))
+    if len(terms) == 3:
+        row, table = terms[1:]
+        made += checked(torch.int32, ("row", row, edges))
+        made += checked(dtype, ("table", table, (*table.shape[:1], *shapes.lanes[1:])))
     return made
 
 
-_plan.register_fake(lambda source, target, num_nodes: _empty_plan(source, num_nodes))
+@torch.library.custom_op("geof::edge_plan", mutates_args=())
+def _plan(source: Tensor, target: Tensor, num_nodes: int) -> list[Tensor]:
+    count = source.numel()
+    if not 0 <= num_nodes < 2**31 or count >= 2**31:
+        raise DataError(
+            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
+            f"and {count}). Use backend='torch' or sampled neighbourhoods."
+        )
+    ends = ("source", source, (count,)), ("target", target, (count,))
+    source, target = checked(torch.int64, *ends)
+    made = _empty_plan(source, num_nodes)
+    native_library().plan(source, target, num_nodes, (*made,))
+    return made
+
+
+_plan.register_fake(stand_in(lambda source, target, num_nodes: _empty_plan(source, num_nodes)))
 
 
 def _empty_plan(source: Tensor, num_nodes: int) -> list[Tensor]:
@@ -261,13 +382,8 @@ def native_library() -> Library:
     return library
 
 
-def call(name: str, like: Tensor, arguments: Any) -> None:
-    """Run a kernel on tensors of the dtype of ``like``."""
-    if like.dtype not in (torch.float32, torch.float64):
-        raise DtypeError(
-            f"Expected float32 or float64 for the native backend (got {like.dtype}). "
-            "Use model.float() or backend='torch'."
-        )
+def call(name: str, arguments: Any) -> None:
+    """Run a kernel."""
     native_library().call(name, arguments)
 
 
@@ -291,14 +407,14 @@ def call_frames(
         message=message,
         **fields,
     )
-    call(name, z, arguments)
+    call(name, arguments)
 
 
 def moment_arguments(
     h: Tensor,
     y: Tensor,
     weight: Tensor,
-    plan: Sequence[Tensor],
+    plan: EdgePlan,
     temperature: float,
     terms: Sequence[Tensor] = (),
     **fields: Any,
@@ -314,7 +430,7 @@ def moment_arguments(
         y=y,
         weight=weight,
         rows=len(terms[2]) if len(terms) > 2 else 0,
-        **EdgePlan(*plan)._asdict(),
+        **plan._asdict(),
         **dict(zip(names, terms, strict=False)),
         **fields,
     )

@@ -15,11 +15,17 @@ from torch import Tensor
 
 from geof.kernels.library import Frames, Gate, fill
 from geof.kernels.native_arguments import (
+    EdgePlan,
+    Layouts,
     StepOptions,
     between_rows,
     call,
     call_frames,
-    dense,
+    checked,
+    checked_active,
+    checked_floats,
+    checked_plan,
+    checked_terms,
     dense_like,
     edge_plan,
     features_shape,
@@ -34,27 +40,38 @@ from geof.kernels.native_arguments import (
     term_gradients,
 )
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.operators import stand_in
 
 # --- apply_frames: h = L xi, y = L phi(xi) ------------------------------------------------------
+
+
+def _checked_frames(z: Tensor, x: Tensor, message: Tensor | None = None) -> list[Any]:
+    """Return coordinates, features and messages; see :func:`checked`."""
+    shapes = Layouts.of_features("x", x)
+    given = ("x", x, shapes.features), ("z", z, shapes.packed)
+    x, z, message = checked_floats(*given, ("message", message, shapes.features))
+    return [z, x, message]
 
 
 @torch.library.custom_op("geof::apply_frames", mutates_args=())
 def apply_frames(z: Tensor, x: Tensor, message: Tensor, framed: bool) -> tuple[Tensor, Tensor]:
     r"""Return :math:`h = L \xi` and :math:`y = L \phi(\xi)` (or :math:`\phi(\xi)`) as lanes."""
-    z, x, message = dense(z, x, message)
+    z, x, message = _checked_frames(z, x, message)
     h, y = lanes_like(x), lanes_like(x)
     call_frames("apply_frames", z, x, message, framed, h=h, y=y)
     return h, y
 
 
-apply_frames.register_fake(lambda z, x, message, framed: (lanes_like(x), lanes_like(x)))
+apply_frames.register_fake(stand_in(lambda z, x, message, framed: (lanes_like(x), lanes_like(x))))
 
 
 @torch.library.custom_op("geof::apply_frames_backward", mutates_args=())
 def _apply_frames_backward(
     grad_h: Tensor, grad_y: Tensor, z: Tensor, x: Tensor, message: Tensor, framed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_h, grad_y, z, x, message = dense(grad_h, grad_y, z, x, message)
+    z, x, message = _checked_frames(z, x, message)
+    shape = Layouts.of_features("x", x).lanes
+    grad_h, grad_y = checked(x.dtype, ("grad_h", grad_h, shape), ("grad_y", grad_y, shape))
     grads = dense_like(z), dense_like(x), dense_like(x)
     call_frames(
         "apply_frames_backward",
@@ -72,7 +89,9 @@ def _apply_frames_backward(
 
 
 _apply_frames_backward.register_fake(
-    lambda grad_h, grad_y, z, x, message, framed: (dense_like(z), dense_like(x), dense_like(x))
+    stand_in(
+        lambda grad_h, grad_y, z, x, message, framed: (dense_like(z), dense_like(x), dense_like(x))
+    )
 )
 
 
@@ -95,19 +114,20 @@ def environment(z: Tensor, x: Tensor) -> Tensor:
 
 
 def _run_environment(z: Tensor, x: Tensor) -> Tensor:
-    z, x = dense(z, x)
+    z, x, _ = _checked_frames(z, x)
     h = dense_like(x)
-    call("apply_frames", z, fill(Frames, shape=features_shape(x), z=z, x=x, h=h))
+    call("apply_frames", fill(Frames, shape=features_shape(x), z=z, x=x, h=h))
     return h
 
 
 def _run_environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    grad_h, z, x = dense(grad_h, z, x)
+    z, x, _ = _checked_frames(z, x)
+    (grad_h,) = checked(x.dtype, ("grad_h", grad_h, x.shape))
     grad_z, grad_x = dense_like(z), dense_like(x)
     arguments = fill(
         Frames, shape=features_shape(x), z=z, x=x, grad_h=grad_h, grad_z=grad_z, grad_x=grad_x
     )
-    call("apply_frames_backward", z, arguments)
+    call("apply_frames_backward", arguments)
     return grad_z, grad_x
 
 
@@ -125,9 +145,9 @@ class _Environment(torch.autograd.Function):
 
 
 _environment_operator = operator("geof::environment", _run_environment)
-_environment_operator.register_fake(lambda z, x: dense_like(x))
+_environment_operator.register_fake(stand_in(lambda z, x: dense_like(x)))
 _environment_backward = operator("geof::environment_backward", _run_environment_backward)
-_environment_backward.register_fake(lambda grad_h, z, x: (dense_like(z), dense_like(x)))
+_environment_backward.register_fake(stand_in(lambda grad_h, z, x: (dense_like(z), dense_like(x))))
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -177,6 +197,16 @@ def edge_moments(
     )
 
 
+def _checked_moments(
+    h: Tensor, y: Tensor, plan: Sequence[Tensor], terms: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, EdgePlan, list[Tensor]]:
+    """Return what both directions take; see :func:`checked`."""
+    shapes = Layouts.of_lanes("y", y)
+    y, h = checked_floats(("y", y, shapes.lanes), ("h", h, shapes.lanes))
+    rows = checked_plan(plan, len(y))
+    return h, y, rows, checked_terms(terms, rows, shapes, y.dtype)
+
+
 @torch.library.custom_op("geof::native_edge_moments", mutates_args=())
 def _edge_moments(
     h: Tensor,
@@ -187,8 +217,9 @@ def _edge_moments(
     temperature: float,
     second: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    h, y, plan, terms = _checked_moments(h, y, plan, terms)
+    active = checked_active(active, plan)
     weight, first, outer = _empty_moments(y, plan, second)
-    h, y, active, *terms = dense(h, y, active, *terms)
     arguments = moment_arguments(
         h,
         y,
@@ -200,12 +231,12 @@ def _edge_moments(
         first=first,
         second=outer if second else None,
     )
-    call("edge_moments", y, arguments)
+    call("edge_moments", arguments)
     return weight, first, outer
 
 
 _edge_moments.register_fake(
-    lambda h, y, plan, active, terms, temperature, second: _empty_moments(y, plan, second)
+    stand_in(lambda h, y, plan, active, terms, temperature, second: _empty_moments(y, plan, second))
 )
 
 
@@ -231,8 +262,15 @@ def _edge_moments_backward(
     temperature: float,
 ) -> list[Tensor]:
     """Return the gradients of h and y, then of the bias and the table where there are."""
-    h, y, grad_weight, grad_first, grad_second = dense(h, y, grad_weight, grad_first, grad_second)
-    terms = dense(*terms)
+    h, y, plan, terms = _checked_moments(h, y, plan, terms)
+    shapes, edges = Layouts.of_lanes("y", y), plan.source.shape
+    weight, grad_weight, grad_first, grad_second = checked(
+        y.dtype,
+        ("weight", weight, edges),
+        ("grad_weight", grad_weight, edges),
+        ("grad_first", grad_first, shapes.lanes),
+        ("grad_second", grad_second, shapes.packed),
+    )
     grad_h, grad_y, grad_terms = dense_like(h), dense_like(y), term_gradients(terms)
     arguments = moment_arguments(
         h,
@@ -248,14 +286,16 @@ def _edge_moments_backward(
         grad_y=grad_y,
         **grad_terms,
     )
-    call("edge_moments_backward", y, arguments)
+    call("edge_moments_backward", arguments)
     return [grad_h, grad_y, *grad_terms.values()]
 
 
 _edge_moments_backward.register_fake(
-    lambda grad_weight, grad_first, grad_second, h, y, weight, plan, terms, temperature: [
-        dense_like(tensor) for tensor in (h, y, *terms[::2])
-    ]
+    stand_in(
+        lambda grad_weight, grad_first, grad_second, h, y, weight, plan, terms, temperature: [
+            dense_like(tensor) for tensor in (h, y, *terms[::2])
+        ]
+    )
 )
 
 
@@ -295,6 +335,19 @@ _edge_moments.register_autograd(_moments_gradients, setup_context=_save_moments)
 # --- feedback_target: aggregate, statistic, target, all to be looked at -------------------------
 
 
+def _checked_feedback(
+    z: Tensor, message: Tensor, first: Tensor, second: Tensor, options: StepOptions
+) -> list[Any]:
+    """Return what both directions take; ``second`` is empty where it is not read."""
+    shapes = Layouts.of_features("message", message)
+    return checked_floats(
+        ("z", z, shapes.packed),
+        ("message", message, shapes.features),
+        ("first", first, shapes.lanes),
+        ("second", second, shapes.packed if options.second else second.shape),
+    )
+
+
 @torch.library.custom_op("geof::feedback_target", mutates_args=())
 def feedback_target(
     z: Tensor,
@@ -309,8 +362,8 @@ def feedback_target(
     The last two arguments are a packed :class:`~geof.kernels.native_arguments.StepOptions`.
     """
     options = StepOptions.unpack(integers, numbers)
+    inputs = z, message, *_ = _checked_feedback(z, message, first, second, options)
     made = aggregate, target, moment, attempt = _empty_feedback(z, message, options)
-    inputs = dense(z, message, first, second)
     arguments = feedback_arguments(
         inputs,
         options,
@@ -319,14 +372,16 @@ def feedback_target(
         moment=moment if options.statistic else None,
         attempt=attempt if options.statistic else None,
     )
-    call("feedback", z, arguments)
+    call("feedback", arguments)
     report(arguments, message)
     return made
 
 
 feedback_target.register_fake(
-    lambda z, message, first, second, integers, numbers: _empty_feedback(
-        z, message, StepOptions.unpack(integers, numbers)
+    stand_in(
+        lambda z, message, first, second, integers, numbers: _empty_feedback(
+            z, message, StepOptions.unpack(integers, numbers)
+        )
     )
 )
 
@@ -354,9 +409,13 @@ def _feedback_target_backward(
     numbers: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     options = StepOptions.unpack(integers, numbers)
+    inputs = z, message, first, second = _checked_feedback(z, message, first, second, options)
     grads = _feedback_gradients_like(z, message, first, second, options)
-    inputs = dense(z, message, first, second)
-    grad_aggregate, grad_target = dense(grad_aggregate, grad_target)
+    grad_aggregate, grad_target = checked(
+        z.dtype,
+        ("grad_aggregate", grad_aggregate, message.shape),
+        ("grad_target", grad_target, z.shape),
+    )
     arguments = feedback_arguments(
         inputs,
         options,
@@ -367,13 +426,17 @@ def _feedback_target_backward(
         grad_first=grads[2],
         grad_second=grads[3],
     )
-    call("feedback_backward", z, arguments)
+    call("feedback_backward", arguments)
     return grads
 
 
 _feedback_target_backward.register_fake(
-    lambda grad_aggregate, grad_target, z, message, first, second, integers, numbers: (
-        _feedback_gradients_like(z, message, first, second, StepOptions.unpack(integers, numbers))
+    stand_in(
+        lambda grad_aggregate, grad_target, z, message, first, second, integers, numbers: (
+            _feedback_gradients_like(
+                z, message, first, second, StepOptions.unpack(integers, numbers)
+            )
+        )
     )
 )
 
@@ -426,9 +489,14 @@ def gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
     return following
 
 
+def _checked_gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> list[Any]:
+    shape = x.shape
+    return checked_floats(("pre", pre, shape), ("x", x, shape), ("aggregate", aggregate, shape))
+
+
 def run_gate(pre: Tensor, x: Tensor, aggregate: Tensor) -> Tensor:
     """Return the gated state, nothing recorded."""
-    pre, x, aggregate = dense(pre, x, aggregate)
+    pre, x, aggregate = _checked_gate(pre, x, aggregate)
     out = dense_like(x)
     _call_gate("gate", pre, x, aggregate, out=out)
     return out
@@ -438,7 +506,8 @@ def run_gate_backward(
     grad_out: Tensor, pre: Tensor, x: Tensor, aggregate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of the pre-activation, the state and the aggregate."""
-    grad_out, pre, x, aggregate = dense(grad_out, pre, x, aggregate)
+    pre, x, aggregate = _checked_gate(pre, x, aggregate)
+    (grad_out,) = checked(x.dtype, ("grad_out", grad_out, x.shape))
     grads = dense_like(pre), dense_like(x), dense_like(aggregate)
     names = "grad_pre", "grad_x", "grad_aggregate"
     made = dict(zip(names, grads, strict=True))
@@ -457,7 +526,7 @@ def _call_gate(name: str, pre: Tensor, x: Tensor, aggregate: Tensor, **fields: T
         aggregate=aggregate,
         **fields,
     )
-    call(name, x, arguments)
+    call(name, arguments)
 
 
 class _Gate(torch.autograd.Function):
@@ -474,10 +543,12 @@ class _Gate(torch.autograd.Function):
 
 
 _gate_operator = operator("geof::gate", run_gate)
-_gate_operator.register_fake(lambda pre, x, aggregate: dense_like(x))
+_gate_operator.register_fake(stand_in(lambda pre, x, aggregate: dense_like(x)))
 _gate_backward = operator("geof::gate_backward", run_gate_backward)
 _gate_backward.register_fake(
-    lambda grad_out, pre, x, aggregate: (dense_like(pre), dense_like(x), dense_like(aggregate))
+    stand_in(
+        lambda grad_out, pre, x, aggregate: (dense_like(pre), dense_like(x), dense_like(aggregate))
+    )
 )
 
 

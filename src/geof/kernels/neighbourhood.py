@@ -10,18 +10,28 @@ one self-loop whether or not the input lists it. What is derived from them is ke
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from geof.draws import Integers, sorted_unique
-from geof.errors import DataError, DtypeError, ShapeError
+from geof.errors import DataError, DeviceError, DtypeError, ShapeError
 from geof.options import require_positive
 
 T = TypeVar("T")
+
+
+def built_to_keep(build: Callable[[], T]) -> T:
+    """Return what ``build`` makes, outside inference mode: training may use it afterwards."""
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return build()
+    grad = torch.is_grad_enabled()  # which leaving inference mode would switch on
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        return build()
 
 
 class Cache:
@@ -41,13 +51,10 @@ class Cache:
     def cached(self, key: Hashable, build: Callable[[], T]) -> T:
         """Return the value of a key, built by ``build`` if there is none yet.
 
-        It is built outside inference mode: a value first asked for while evaluating serves
-        training afterwards.
+        A value first asked for while evaluating serves training afterwards.
         """
         if key not in self._values:
-            grad = torch.is_grad_enabled()  # which leaving inference mode would switch on
-            with torch.inference_mode(False), torch.set_grad_enabled(grad):
-                self._values[key] = build()
+            self._values[key] = built_to_keep(build)
         value: T = self._values[key]
         return value
 
@@ -114,6 +121,9 @@ class Neighbourhoods:
         num_given: Columns of that ``edge_index``.
         terms: What the edges add to a step, or ``None`` for nothing.
         cache: What was derived from the edges, for the steps to come.
+
+    Args:
+        checked: Whether indices and their order are known to be right and need no look.
     """
 
     source: Tensor
@@ -124,6 +134,20 @@ class Neighbourhoods:
     origin: Tensor | None = None
     num_given: int = 0
     terms: EdgeTerms | None = None
+    checked: InitVar[bool] = field(default=False, kw_only=True)
+
+    def __post_init__(self, checked: bool) -> None:
+        """Require what the steps rely on; the order too, unless it is known to be right.
+
+        Raises:
+            DtypeError: If a tensor has another dtype than its attribute's description says.
+            ShapeError: If the tensors do not have one entry per edge.
+            DeviceError: If they lie on several devices.
+            DataError: If an index is out of range or targets do not ascend.
+        """
+        _check_edges(self)
+        if not checked and type(self.source) is Tensor and not self.source.is_meta:
+            _check_order(self.source, self.target, self.num_nodes)
 
     @classmethod
     def from_edge_index(
@@ -152,9 +176,16 @@ class Neighbourhoods:
                 looked at while compiling; the first of several counts then).
         """
         check_edge_index(edge_index, num_nodes)
+        static = torch.compiler.is_compiling() if static_shapes is None else static_shapes
+        return built_to_keep(lambda: cls._sorted(edge_index, num_nodes, static, origin))
+
+    @classmethod
+    def _sorted(
+        cls, edge_index: Tensor, num_nodes: int, static: bool, origin: bool
+    ) -> Neighbourhoods:
+        """Return the neighbourhoods of a checked ``edge_index``."""
         loops = torch.arange(num_nodes, device=edge_index.device)
         key = torch.cat([edge_index[1] * num_nodes + edge_index[0], loops * (num_nodes + 1)])
-        static = torch.compiler.is_compiling() if static_shapes is None else static_shapes
         place, active = None, None
         if origin or static:
             key, place = key.sort(stable=True)
@@ -166,11 +197,12 @@ class Neighbourhoods:
         divisor = max(num_nodes, 1)
         source, target = key % divisor, key // divisor
         if not origin or place is None:
-            return cls(source, target, num_nodes, active)
+            return cls(source, target, num_nodes, active, checked=True)
         place = torch.where(source == target, -1, place)
         if not static:
             _refuse_repeats(edge_index, place)
-        return cls(source, target, num_nodes, active, origin=place, num_given=edge_index.size(1))
+        given = edge_index.size(1)
+        return cls(source, target, num_nodes, active, origin=place, num_given=given, checked=True)
 
     @property
     def edge_index(self) -> Tensor:
@@ -196,6 +228,7 @@ class Neighbourhoods:
             origin=None if self.origin is None else self.origin.to(device),
             num_given=self.num_given,
             terms=None if self.terms is None else self.terms.to(device),
+            checked=True,
         )
 
     def at_origin(self, values: Tensor, loops: float) -> Tensor:
@@ -217,6 +250,58 @@ class Neighbourhoods:
             self.origin,
             self.num_given,
             terms,
+            checked=True,
+        )
+
+
+def _check_edges(edges: Neighbourhoods) -> None:
+    """Require tensors of the right kind with one entry per edge, on one device."""
+    terms = edges.terms
+    given: list[tuple[str, Tensor | None, torch.dtype | None]] = [
+        ("source", edges.source, torch.long),
+        ("target", edges.target, torch.long),
+        ("active", edges.active, torch.bool),
+        ("origin", edges.origin, torch.long),
+    ]
+    if terms is not None:
+        given += [("terms.bias", terms.bias, None), ("terms.row", terms.row, torch.int32)]
+    for name, tensor, dtype in given:
+        if tensor is None and name not in ("source", "target", "terms.bias"):
+            continue
+        if not isinstance(tensor, Tensor) or (dtype is not None and tensor.dtype != dtype):
+            got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise DtypeError(
+                f"Expected '{name}' of neighbourhoods to be a tensor of {dtype or 'numbers'} (got "
+                f"{got}). Use Neighbourhoods.from_edge_index, which makes them of any edges."
+            )
+        if tensor.dim() != 1 or tensor.shape != edges.source.shape:
+            raise ShapeError(
+                f"Expected '{name}' of neighbourhoods to have one entry per edge, as 'source' with "
+                f"shape {tuple(edges.source.shape)} has (got {tuple(tensor.shape)})."
+            )
+        if tensor.device != edges.source.device:
+            raise DeviceError(
+                f"Expected '{name}' on {edges.source.device}, where 'source' is (got "
+                f"{tensor.device}). Use Neighbourhoods.to(device) for all of them."
+            )
+    if terms is not None and terms.table is not None and terms.table.dim() != 3:
+        raise ShapeError(
+            "Expected 'terms.table' of neighbourhoods to have shape (rows, blocks, block_size) "
+            f"(got {tuple(terms.table.shape)})."
+        )
+
+
+def _check_order(source: Tensor, target: Tensor, num_nodes: int) -> None:
+    """Require indices of nodes, targets ascending. Skipped while ``torch.compile`` traces."""
+    require_positive("num_nodes", num_nodes, least=0)
+    if torch.compiler.is_compiling() or source.numel() == 0:
+        return
+    least, most = torch.stack([source, target]).aminmax()
+    if int(least) < 0 or int(most) >= num_nodes or not bool((target.diff() >= 0).all()):
+        raise DataError(
+            f"Expected neighbourhoods sorted by target, with indices from 0 to {num_nodes - 1} "
+            f"(got indices from {int(least)} to {int(most)}). Use Neighbourhoods.from_edge_index, "
+            "which sorts and checks."
         )
 
 
@@ -339,9 +424,9 @@ class NeighbourIndex:
         self, nodes: Integers, fanout: int, bits: np.random.PCG64
     ) -> tuple[Integers, Integers]:
         """Return where they stand in ``source`` and, for each, whose it is."""
-        if fanout == ALL:
-            return self.places(nodes)
         many = self.degree(nodes) > fanout
+        if fanout == ALL or not many.any():  # whatever the fanout: nothing is drawn
+            return self.places(nodes)
         few = np.flatnonzero(~many)
         place, owner = self.places(nodes[few])
         crowded = np.flatnonzero(many)
@@ -408,18 +493,36 @@ def _piece(index: NeighbourIndex, start: int, stop: int) -> Piece:
     )
 
 
+_FEW = 256
+"""Draws up to which comparing a draw with all before it, for all bounds at once, is fastest."""
+
+
 def _distinct_below(bounds: Integers, count: int, bits: np.random.PCG64) -> Integers:
     """Draw ``count`` distinct numbers below each bound, ``(count, len(bounds))``.
 
-    Robert Floyd's method, for all bounds at once: every subset is equally likely, and the cost does
-    not depend on the bounds, so a hub is as cheap as any node.
+    Robert Floyd's method: every subset is equally likely, and the cost does not depend on the
+    bounds, so a hub is as cheap as any node.
     """
     raw = bits.random_raw(count * len(bounds)).reshape(count, len(bounds))
     uniform = (raw >> np.uint64(11)) * 2.0**-53  # in [0, 1)
     chosen = np.empty((count, len(bounds)), np.int64)
+    if count > _FEW:
+        for column, bound in enumerate(bounds.tolist()):
+            chosen[:, column] = _floyd(uniform[:, column], bound)
+        return chosen
     for step in range(count):
         last = bounds - count + step
         draw = (uniform[step] * (last + 1)).astype(np.int64)
         taken = (chosen[:step] == draw).any(axis=0)
         chosen[step] = np.where(taken, last, draw)
     return chosen
+
+
+def _floyd(uniform: NDArray[np.floating[Any]], bound: int) -> list[int]:
+    """Return what :func:`_distinct_below` draws for one bound, in time linear in the draws."""
+    chosen: dict[int, None] = {}  # a set that keeps the order
+    first = bound - len(uniform)
+    last = np.arange(first, bound)
+    for step, draw in enumerate((uniform * (last + 1)).astype(np.int64).tolist()):
+        chosen[first + step if draw in chosen else draw] = None
+    return list(chosen)

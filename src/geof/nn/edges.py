@@ -100,7 +100,7 @@ class EdgeEncoder(nn.Module):
             return self._rows(edges, attributes)
 
         def build() -> EdgeRows:
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.no_grad():
                 return self._rows(edges, attributes)
 
         remembered: Remembered[EdgeRows] = edges.cached(EdgeRows, Remembered)

@@ -32,7 +32,7 @@ from geof.nn.refinement import Refinement, drop_features, scale_rows
 from geof.nn.settings import Evolution, Feedback, Norm, StepOutputs, StepSettings
 from geof.nn.step import Recurrence
 from geof.nn.trace import CoupledState, GeoFState, StepTrace
-from geof.options import require_number, require_option, require_positive
+from geof.options import require_booleans, require_number, require_option, require_positive
 from geof.progress import tracked
 
 
@@ -162,6 +162,11 @@ class GeoF(Recurrence):
         require_positive("steps", steps)
         require_number("lift_gain", lift_gain, above=0)
         require_number("feature_dropout", feature_dropout, least=0, below=1)
+        require_booleans(
+            recompute=recompute,
+            scale_features=scale_features,
+            signature_features=signature_features,
+        )
         require_option("outputs", outputs, get_args(StepOutputs))
         super().__init__(
             hidden_channels,
@@ -340,7 +345,7 @@ class GeoF(Recurrence):
         edge_weight: Tensor | None,
         edge_attr: Tensor | None,
     ) -> GeoFState:
-        check_matrix("x", x, self.in_channels, self.feature_lift.weight.dtype)
+        check_matrix("x", x, self.in_channels, self.feature_lift.weight)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
         initial = self.initial_state(x, signature)
@@ -445,7 +450,18 @@ def evolve_in_pieces(
         edge_weight: As :meth:`GeoF.forward` takes them.
         edge_attr: Likewise.
     """
-    check_matrix("x", x, model.in_channels, model.feature_lift.weight.dtype)
+    if in_autocast(x):
+        with torch.autocast(x.device.type, enabled=False):
+            return evolve_in_pieces(
+                model,
+                x,
+                edge_index,
+                signature,
+                piece_size=piece_size,
+                edge_weight=edge_weight,
+                edge_attr=edge_attr,
+            )
+    check_matrix("x", x, model.in_channels, model.feature_lift.weight)
     signature = model.checked_signature(signature, x.size(0))
     edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
     index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))

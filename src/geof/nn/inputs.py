@@ -14,10 +14,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from geof.errors import DataError, DtypeError, ShapeError
+from geof.errors import DataError, DeviceError, DtypeError, ShapeError
 from geof.kernels import Neighbourhoods
+from geof.kernels.neighbourhood import built_to_keep
+from geof.options import require_positive
 
 T = TypeVar("T")
+
+
+LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr)
+"""What features may be: dense, or sparse rows."""
 
 
 def refuse_symbols(*values: object) -> None:
@@ -36,8 +42,8 @@ def in_autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type) if isinstance(x, Tensor) else False
 
 
-def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) -> None:
-    """Require a floating-point ``(n, channels)`` tensor of the model's dtype."""
+def check_matrix(name: str, value: Tensor, channels: int, weight: Tensor) -> None:
+    """Require an ``(n, channels)`` tensor of the dtype and on the device of the model's weights."""
     if not isinstance(value, Tensor):
         raise DtypeError(
             f"Expected '{name}' to be a torch.Tensor (got {type(value).__name__}). "
@@ -47,11 +53,32 @@ def check_matrix(name: str, value: Tensor, channels: int, dtype: torch.dtype) ->
         raise ShapeError(
             f"Expected '{name}' to have shape (num_nodes, {channels}) (got {tuple(value.shape)})."
         )
-    if value.dtype != dtype:
+    if value.layout not in LAYOUTS:
+        raise DtypeError(
+            f"Expected '{name}' to be dense, sparse COO or sparse CSR (got {value.layout}). "
+            f"Use {name}.to_sparse_csr() or {name}.to_dense()."
+        )
+    dtype = weight.dtype
+    if value.dtype != dtype and not _casts(weight):
         raise DtypeError(
             f"Expected '{name}' to have the model's dtype {dtype} (got {value.dtype}). "
             f"Use {name}.to({dtype})"
             + (f", or model.to({value.dtype})." if value.is_floating_point() else ".")
+        )
+    check_device(name, value.device, weight.device)
+
+
+def _casts(weight: Tensor) -> bool:
+    """Return whether torch chooses dtypes by itself."""
+    return not torch.compiler.is_compiling() and torch.is_autocast_enabled(weight.device.type)
+
+
+def check_device(name: str, device: torch.device, wanted: torch.device) -> None:
+    """Require a tensor's device to be the model's."""
+    if device != wanted:
+        raise DeviceError(
+            f"Expected '{name}' on the model's device {wanted} (got {device}). "
+            f"Use {name}.to({str(wanted)!r}), or model.to({str(device)!r})."
         )
 
 
@@ -66,15 +93,36 @@ def check_same_nodes(name: str, value: Tensor, num_nodes: int) -> None:
 
 def check_batch(batch: Tensor, num_nodes: int) -> None:
     """Require a batch vector with one entry per node."""
-    if batch.is_floating_point() or batch.dim() != 1 or batch.size(0) != num_nodes:
+    if not isinstance(batch, Tensor):
+        raise DtypeError(f"Expected 'batch' to be a torch.Tensor (got {type(batch).__name__}).")
+    if batch.dtype != torch.long or batch.dim() != 1 or batch.size(0) != num_nodes:
         raise ShapeError(
-            f"Expected 'batch' to have shape ({num_nodes},), one graph index per node "
+            f"Expected 'batch' to have shape ({num_nodes},), one graph index per node, int64 "
             f"(got {tuple(batch.shape)}, {batch.dtype})."
+        )
+
+
+def check_graphs(batch: Tensor, num_graphs: int | None) -> None:
+    """Require indices of graphs. Skipped while ``torch.compile`` traces."""
+    if torch.compiler.is_compiling():
+        return
+    if num_graphs is not None:
+        require_positive("num_graphs", num_graphs, least=0)
+    if not batch.numel():
+        return
+    low, high = (int(value) for value in batch.aminmax())
+    if low < 0 or (num_graphs is not None and high >= num_graphs):
+        last = "" if num_graphs is None else f" to {num_graphs - 1}"
+        raise DataError(
+            f"Expected 'batch' to hold graph indices from 0{last} (got {low} to {high})."
         )
 
 
 def check_pairs(pairs: Tensor) -> None:
     """Require pairs of nodes, one per column."""
+    if not isinstance(pairs, Tensor) or pairs.dtype not in (torch.int64, torch.int32):
+        got = pairs.dtype if isinstance(pairs, Tensor) else type(pairs).__name__
+        raise DtypeError(f"Expected 'pairs' to be an int64 tensor (got {got}). Use .long().")
     if pairs.dim() != 2 or pairs.size(0) != 2:
         raise ShapeError(
             f"Expected 'pairs' to have shape (2, P) (got {tuple(pairs.shape)}). "
@@ -123,10 +171,11 @@ class Remembered(Generic[T]):
     def of(self, tensor: Tensor, key: Hashable, build: Callable[[], T]) -> T:
         """Return what ``build`` made for ``key``; ``tensor`` is what the key tells of.
 
-        It is held, so that another one cannot take its place in memory meanwhile.
+        It is held, so that another one cannot take its place in memory meanwhile. What was built
+        while evaluating serves training afterwards.
         """
         if self._held is None or self._key != key:
-            self._key, self._held = key, (tensor, build())
+            self._key, self._held = key, (tensor, built_to_keep(build))
         return self._held[1]
 
     def __reduce__(self) -> tuple[type[Remembered[T]], tuple[()]]:

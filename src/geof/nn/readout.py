@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
 from geof.errors import DataError
-from geof.nn.inputs import check_pairs
+from geof.nn.inputs import check_batch, check_graphs, check_matrix, check_pairs
 from geof.nn.settings import Pooling
-from geof.options import require_number, require_option, require_positive
+from geof.options import require_booleans, require_number, require_option, require_positive
 
 
 def _mlp(
@@ -25,6 +25,13 @@ def _mlp(
     if dropout:
         layers.append(nn.Dropout(dropout))
     return nn.Sequential(*layers, nn.Linear(hidden_channels, out_channels))
+
+
+def _first(mlp: nn.Sequential) -> nn.Linear:
+    """Return the layer that sets width, dtype and device of what comes in."""
+    layer = mlp[0]
+    assert isinstance(layer, nn.Linear)
+    return layer
 
 
 def _reset(module: nn.Module) -> None:
@@ -50,6 +57,7 @@ class NodeReadout(nn.Linear):
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the logits."""
+        check_matrix("h", h, self.in_features, self.weight)
         return super().forward(F.dropout(h, self.dropout, self.training))
 
 
@@ -81,6 +89,7 @@ class GraphReadout(nn.Module):
     ) -> None:
         super().__init__()
         require_option("pool", pool, get_args(Pooling))
+        require_booleans(batch_norm=batch_norm)
         require_number("dropout", dropout, least=0, below=1)
         self.pool = pool
         self.mlp = _mlp(in_channels, hidden_channels or in_channels, num_classes, dropout)
@@ -101,6 +110,11 @@ class GraphReadout(nn.Module):
         self, h: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
     ) -> Tensor:
         """Return one vector per graph, as the MLP gets it."""
+        first = _first(self.mlp)
+        check_matrix("h", h, first.in_features, first.weight)
+        if batch is not None:
+            check_batch(batch, h.size(0))
+            check_graphs(batch, num_graphs)
         pool = global_mean_pool if self.pool == "mean" else global_add_pool
         vectors: Tensor = self.norm(pool(h, batch, num_graphs))
         return vectors
@@ -134,6 +148,7 @@ class LinkReadout(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        require_booleans(normalise=normalise)
         require_number("dropout", dropout, least=0, below=1)
         self.normalise = normalise
         self.dropout = dropout
@@ -145,6 +160,8 @@ class LinkReadout(nn.Module):
 
     def forward(self, h: Tensor, pairs: Tensor) -> Tensor:
         """Return the logits of ``pairs``."""
+        first = _first(self.mlp)
+        check_matrix("h", h, first.in_features // 2, first.weight)
         check_pairs(pairs)
         if not torch.compiler.is_compiling() and pairs.numel():
             low, high = (int(value) for value in pairs.aminmax())

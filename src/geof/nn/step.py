@@ -38,6 +38,7 @@ from geof.nn.explain import EdgeMask
 from geof.nn.inputs import (
     SparseLinear,
     as_neighbourhoods,
+    check_device,
     check_finite,
     check_matrix,
     check_same_nodes,
@@ -146,9 +147,14 @@ class Recurrence(nn.Module):
         """
         edge_weight = self.edge_mask.on(edge_weight)
         carrying = edge_weight is not None or edge_attr is not None
+        weight = self.transport.message.weight
+        ends = edge_index.source if isinstance(edge_index, Neighbourhoods) else edge_index
+        given = {"edge_index": ends, "edge_weight": edge_weight, "edge_attr": edge_attr}
+        for name, tensor in given.items():
+            if isinstance(tensor, Tensor):
+                check_device(name, tensor.device, weight.device)
         edges = as_neighbourhoods(edge_index, num_nodes, origin=carrying)
-        dtype = self.transport.message.weight.dtype
-        terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, dtype)
+        terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, weight.dtype)
         return edges if terms is edges.terms else edges.carrying(terms)
 
     def identity_coordinates(self, num_nodes: int) -> Tensor:
@@ -301,7 +307,7 @@ class Recurrence(nn.Module):
 
     def checked_signature(self, signature: Tensor | None, num_nodes: int) -> Tensor:
         """Return the signature, checked; empty where none is needed."""
-        dtype = self.transport.message.weight.dtype
+        weight = self.transport.message.weight
         if signature is None:
             if self.signature_channels:
                 raise ShapeError(
@@ -309,8 +315,8 @@ class Recurrence(nn.Module):
                     "Compute it with geof.structural_signature, or build with "
                     "signature_channels=0."
                 )
-            return self.transport.message.weight.new_zeros(num_nodes, 0)
-        check_matrix("signature", signature, self.signature_channels, dtype)
+            return weight.new_zeros(num_nodes, 0)
+        check_matrix("signature", signature, self.signature_channels, weight)
         check_same_nodes("signature", signature, num_nodes)
         check_finite("signature", signature)
         return signature
@@ -455,7 +461,7 @@ class GeoFConv(Recurrence):
         carried: tuple[Tensor | None, Tensor | None],
         weights: bool,
     ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        check_matrix("x", x, self.in_channels, self.transport.message.weight.dtype)
+        check_matrix("x", x, self.in_channels, self.transport.message.weight)
         if self.lift is not None:
             x = self.lift(x)
         check_finite("x", x)
@@ -470,6 +476,7 @@ class GeoFConv(Recurrence):
                 f"{tuple(identity.shape)} and dtype {identity.dtype} (got "
                 f"{tuple(coordinates.shape)}, {coordinates.dtype})."
             )
+        check_device("coordinates", coordinates.device, identity.device)
         state, trace = self.step(CoupledState(x, coordinates), edges, signature, trace=weights)
         if trace is None:
             return state.features, state.coordinates

@@ -57,12 +57,13 @@ def run_page(
         ConfigError: If an identifier asked for is unknown.
         DataError: If the folder is no run.
     """
-    config, result = read_config(folder), read_result(folder)
+    config, result = read_config(folder), read_result(folder, whole=True)
     asked = config["run"]
-    if not isinstance(asked, Mapping) or asked.get("task") not in TASKS:
+    named = isinstance(asked, Mapping) and isinstance(asked.get("method"), str)
+    if not named or asked.get("task") not in TASKS:
         raise DataError(
             f"Expected '{folder / 'config.json'}' to describe a run of 'geof train' (it names no "
-            "task). Check the path."
+            "method and task). Check the path."
         )
     reports, cut = read_metrics(folder)
     missing = [*missing, *_unread(result, run), *cut]
@@ -108,7 +109,7 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for line in path.read_text(errors="replace").splitlines():
         try:
             report = json.loads(line)
-        except ValueError:  # a line cut short by a kill
+        except (ValueError, RecursionError):  # a line cut short by a kill
             report = None
         if isinstance(report, dict) and isinstance(report.get("epoch"), int):
             reports.append(report)

@@ -92,7 +92,11 @@ class TrainingConfig(Options):
     ] = True
     seed: Annotated[
         int | None,
-        Field(ge=0, description="Of initialisation, dropout and order; the split's number if not."),
+        Field(
+            ge=0,
+            lt=2**63,  # as far as torch counts
+            description="Of initialisation, dropout and order; the split's number if not.",
+        ),
     ] = None
     batch_size: Annotated[
         Count | None,

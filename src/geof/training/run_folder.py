@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,31 +34,47 @@ _TEMPORARY = re.compile(r"\..+\.(?:json|jsonl|npz|yaml|safetensors|new)\.\w+")
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[Callable[[], None]]:
     """Keep every other process out of a run folder; the system lets go when this one dies.
+
+    Yields:
+        What raises ``DataError`` if the folder is no longer there, which is asked at the end, too.
 
     Raises:
         FolderLockedError: If another process holds it.
-        DataError: If something else is there.
+        DataError: If something else is there, or it cannot be written to.
     """
-    _require_run_or_room(folder)
     try:
+        _require_run_or_room(folder)
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"Expected to make the folder '{folder}', but {error.strerror or error}. Name another."
-        ) from error
-    lock = FileLock(folder / LOCK, timeout=0)
-    try:
+        lock = FileLock(folder / LOCK, timeout=0)
         lock.acquire()
+        held = (folder / LOCK).stat()
     except Timeout as error:
         raise FolderLockedError(
             f"Expected nobody else to write '{folder}', but another run is at work there. Wait for "
             "it or name another folder."
         ) from error
+    except (OSError, NotImplementedError) as error:  # the latter: no locks on this file system
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"Expected to make the folder '{folder}' and to lock it, but {reason}. Name another."
+        ) from error
+
+    def require_it() -> None:
+        with suppress(OSError):
+            there = (folder / LOCK).stat()
+            if (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino):
+                return
+        raise DataError(
+            f"Expected '{folder}' to stay while the run works, but it was removed or replaced: "
+            "what was saved is gone. Run the command again."
+        )
+
     try:
         _sweep(folder)
-        yield
+        yield require_it
+        require_it()
     finally:
         lock.release()
 
@@ -216,8 +232,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
 
 
-def read_result(folder: Path) -> dict[str, Any] | None:
+def read_result(folder: Path, *, whole: bool = False) -> dict[str, Any] | None:
     """Return a run folder's ``result.json``, ``None`` while the run is not finished.
+
+    Args:
+        folder: The run folder.
+        whole: Whether every entry that a page shows must be there.
 
     Raises:
         DataError: If it is damaged.
@@ -228,7 +248,32 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     result = _read_json(path)
     if "model" in result:  # as it was called before
         result["method"] = result.pop("model")
+    _require_entries(path, result, whole)
     return result
+
+
+_NUMBER = (int, float)
+_ENTRIES: dict[str, Any] = {
+    **dict.fromkeys(("dataset", "task", "method", "metric"), str),
+    **dict.fromkeys(("best_epoch", "epochs", "parameters"), int),
+    **dict.fromkeys(("validation", "seconds_per_epoch", "peak_rss_bytes"), _NUMBER),
+    "test": (*_NUMBER, type(None)),
+    "metrics": dict,
+}
+
+
+def _require_entries(path: Path, result: Mapping[str, Any], whole: bool) -> None:
+    """Refuse a result whose entries are not what everyone who reads one takes them for."""
+    wanted = _ENTRIES if whole else result.keys() & _ENTRIES
+    wrong = [n for n in wanted if n not in result or not isinstance(result[n], _ENTRIES[n])]
+    if not wrong:
+        metrics = result.get("metrics", {})
+        wrong = [f"metrics.{n}" for n, v in metrics.items() if not isinstance(v, _NUMBER)]
+    if wrong:
+        raise DataError(
+            f"Expected '{path}' as 'geof train' writes it, but {', '.join(sorted(wrong))} cannot "
+            "be read. It was damaged or changed: use a copy, or train again into another folder."
+        )
 
 
 def _require_run_or_room(folder: Path) -> None:
@@ -247,11 +292,16 @@ def _require_run_or_room(folder: Path) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"Expected a run folder of 'geof train' at '{path.parent}' ({error}). Check the path."
         ) from error
+    if not isinstance(content, dict):
+        raise DataError(
+            f"Expected a run folder of 'geof train' at '{path.parent}' ('{path.name}' holds a "
+            f"{type(content).__name__}). Check the path."
+        )
     return content
 
 

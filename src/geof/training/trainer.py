@@ -24,7 +24,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from geof.data.columns import Schema
-from geof.errors import ConfigError, GeometryError, NonFiniteError, StoppedError
+from geof.errors import ConfigError, DataError, GeometryError, NonFiniteError, StoppedError
 from geof.geometry import BlockCounts, counting_blocks
 from geof.io import write_atomically, write_json
 from geof.machine import note_machine
@@ -158,6 +158,7 @@ class Trainer:
         self._kept_epoch = 0  # of the checkpoint on disk
         self._inputs: GraphInputs | None = None
         self._blocks = BlockCounts()
+        self._require_folder: Callable[[], None] = lambda: None
 
     def fit(self) -> Result:
         """Train to the end, read the test part once at the epoch validation chose, and write both.
@@ -174,7 +175,7 @@ class Trainer:
         if self.out is None:
             with sums_in_fixed_order(fixed):
                 return self._train()
-        with locked(self.out), sums_in_fixed_order(fixed):
+        with locked(self.out) as self._require_folder, sums_in_fixed_order(fixed):
             about = describe(self.config, self.task, self.schema)
             for note in settle_config(self.out, about, allow_changes=self.allow_changes):
                 self._note(note)
@@ -183,13 +184,22 @@ class Trainer:
                 self._note("The run is finished already; this is its result.")
                 load_checkpoint(self.out / CHECKPOINT, self.network)
                 discard_states(self.out)
-                return Result(**done)
+                return self._stored(done)
             self.task.save_split(self.out / "split.npz")
             return self._train()
 
     def _note(self, note: str) -> None:
         self.watch.on_note(note)
         self.callbacks.on_note(self, note)
+
+    def _stored(self, done: dict[str, Any]) -> Result:
+        """Return what ``result.json`` held as a record."""
+        try:
+            return Result(**done)
+        except TypeError as error:
+            raise DataError(
+                f"Expected '{self.out}' to hold the result of a run ({error}). Name another folder."
+            ) from error
 
     def _require_stages(self) -> None:
         before, method = self.config.pretraining, self.config.method
@@ -240,6 +250,7 @@ class Trainer:
             stack.push(self._end_unfinished)
             while not self._is_over():
                 report = self._epoch(self.progress.epoch + 1)
+                self._require_folder()
                 metrics(report)
                 self.watch.on_epoch(report)
                 self.callbacks.on_epoch(self, report)
@@ -521,6 +532,7 @@ class Trainer:
             selection=self.metric.selection,
         )
         if self.out is not None:
+            self._require_folder()
             self._keep_checkpoint()
             note_machine(self.out)
             write_json(self.out / "result.json", asdict(result))

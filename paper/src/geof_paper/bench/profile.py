@@ -235,9 +235,9 @@ def _named_kernels() -> Iterator[None]:
         with record_function(_KERNEL + name):
             call(self, name, arguments)
 
-    def named_plan(self: Library, *arguments: Any) -> int:
+    def named_plan(self: Library, *arguments: Any) -> None:
         with record_function(_KERNEL + "plan"):
-            return plan(self, *arguments)
+            plan(self, *arguments)
 
     kernels: Any = Library
     kernels.call, kernels.plan = named_call, named_plan
