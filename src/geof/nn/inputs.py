@@ -39,7 +39,9 @@ def refuse_symbols(*values: object) -> None:
 
 def in_autocast(x: Tensor) -> bool:
     """Return whether torch would lower the precision of products with these features."""
-    return torch.is_autocast_enabled(x.device.type) if isinstance(x, Tensor) else False
+    if not isinstance(x, Tensor) or not torch.amp.is_autocast_available(x.device.type):
+        return False
+    return torch.is_autocast_enabled(x.device.type)
 
 
 def check_matrix(name: str, value: Tensor, channels: int, weight: Tensor) -> None:
