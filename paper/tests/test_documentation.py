@@ -26,14 +26,28 @@ def test_recorded_runs_are_of_the_presets_that_ship_and_canaries_vouch_for_them(
     from geof.methods import get_method
     from geof_paper.grid.records import read_runs, stale_reasons
 
-    runs = read_runs(RESULTS)
+    runs, searched = read_runs(RESULTS), _searched()
     assert len(runs) >= 1234
     for run, reason in zip(runs, stale_reasons(runs), strict=True):
         # A raised revision leaves runs stale until they are made again, and may come with other
-        # options; nothing else may.
-        earlier = run.revision < get_method(run.row.method).revision
-        assert earlier or run.options == run.row.options, run.row.name
-        assert reason is None or reason == run.stale or reason.startswith("made by revision")
+        # options; so does what a search found. Nothing else may.
+        row = run.row
+        earlier = run.revision < get_method(row.method).revision
+        renewed = (row.task, row.dataset, row.method, row.preset) in searched
+        assert earlier or renewed or run.options == row.options, row.name
+        known = ("made by revision", *(["made with other options"] if renewed else []))
+        assert reason is None or reason == run.stale or reason.startswith(known), row.name
+
+
+def _searched() -> set[tuple[str, str, str, str]]:
+    """Return the rows whose preset was written from a recorded search."""
+    from geof_paper.grid.search import GROUPS, PRESET, best_trials, read_trials
+
+    return {
+        (best.task, dataset, best.method, PRESET)
+        for best, _ in best_trials(read_trials(RESULTS / "search.jsonl"))
+        for dataset in (best.dataset, *GROUPS[best.task, best.dataset])
+    }
 
 
 def test_recorded_runs_give_their_configs_again():

@@ -148,7 +148,8 @@ def test_only_leaders_are_searched():
 
 
 def test_a_search_by_command(tiny, tmp_path, capsys, monkeypatch):
-    short = {"training": {"epochs": 1}, "space": {"learning_rate": [0.005, 0.02]}}
+    own = load_preset("geof", PRESET, "node", "CiteSeer")["learning_rate"]
+    short = {"training": {"epochs": 1}, "space": {"learning_rate": [own, 0.5]}}
     monkeypatch.setattr(Search, "declared", short)
     monkeypatch.setattr(study, "TRIALS", 2)
     words = ["reproduce", "search", "--tasks", "node", "--datasets", "CiteSeer"]
@@ -158,7 +159,7 @@ def test_a_search_by_command(tiny, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     rows = read_trials(tmp_path / "r" / "search.jsonl")
     assert [r.trial for r in rows] == [0, 1]
-    assert rows[0].values == {"learning_rate": 0.005}  # the preset's
+    assert rows[0].values == {"learning_rate": own}
     assert markdown(rows) in said
     folder = Path(tmp_path / "w" / "search" / "node-CiteSeer-geof")
     assert folder.is_dir()
