@@ -34,13 +34,13 @@ def reference_graph(channels: int = 5) -> GraphInputs:
 
 
 @torch.no_grad()
-def fill(module: nn.Module, names: list[str]) -> None:
+def fill(module: nn.Module, names: list[str], start: float = 1.0) -> None:
     """Give the parameters named, and no fewer, the weights of their place in the list."""
     parameters = dict(module.named_parameters())
     assert set(names) == set(parameters), set(names) ^ set(parameters)
     for place, name in enumerate(names):
         value = parameters[name]
-        value.copy_(wave(*value.shape, start=1.0 + place, scale=0.6))
+        value.copy_(wave(*value.shape, start=start + place, scale=0.6))
 
 
 def assert_close(found: Tensor, wanted: object, tolerance: float = 1e-6) -> None:
