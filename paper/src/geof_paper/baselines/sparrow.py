@@ -167,4 +167,4 @@ def pair_loss(h: Tensor, z: Tensor, temperature: float, *, negatives: Negatives 
     return sums.log().mean() - agreement
 
 
-register(Method("sparrow", SPARROW, presets=PRESETS / "sparrow"))
+register(Method("sparrow", SPARROW, presets=PRESETS / "sparrow", revision=2))
