@@ -21,6 +21,7 @@ from geof_paper.baselines import ace_hgnn
 from geof_paper.baselines.ace_hgnn import ACEHGNN, estimate_curvature, nash, parallelogram, rechart
 from geof_paper.baselines.hgcn import HGCN, HyperbolicLinkReadout
 from geof_paper.baselines.poincare import exp0, squared_distance
+from paper.tests.baselines.reference_graph import assert_close, fill, reference_graph
 
 
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
@@ -54,6 +55,36 @@ def test_the_network_is_hgcn_with_two_layers_whose_output_keeps_the_curvature(si
     if size > 1:  # longer than a ball with the first layer's curvature would allow
         assert encoding.states.norm(dim=-1).max() > 1.5 * math.atanh(1 - 1e-5) / 2.5**0.5
     assert {name.split(".")[0] for name, _ in model.named_parameters()} == {"layers"}
+
+
+def test_the_network_has_the_numbers_of_the_public_code():
+    """Its encoder, HGCN's with two curvatures, and decoder (MIT licence), see reference_graph."""
+    given = reference_graph()
+    model = ACEHGNN(5, hidden_channels=4, activation="tanh").double()
+    fill(model, [f"layers.{number}.{kind}" for number in (0, 1) for kind in ("weight", "bias")])
+    model.curvature.copy_(torch.tensor([0.7, 1.9]).double())
+    encoding = model(given)
+    points = [
+        [-0.06022765971274879, -0.4654139716753762, 0.0850966631631034, -0.35964773321864585],
+        [-0.35331263508598393, -0.27103784787615365, -0.36362358300158903, 0.015698781057895773],
+    ]
+    z = exp0(encoding.states, encoding.context)
+    assert_close(z[[0, 3]], points, 1e-8)
+    pairs = torch.tensor([[0, 1, 2], [3, 4, 6]])
+    apart = squared_distance(z[pairs[0]], z[pairs[1]], encoding.context)
+    assert_close(apart, [6.271562996316796, 6.475827267229525, 0.9080760962253661], 1e-7)
+    logits = HyperbolicLinkReadout(4, radius=2.0, temperature=1.0)(encoding, given, pairs)
+    chances = [0.013767749694754675, 0.011252738065409237, 0.7487438320816738]
+    assert_close(logits.sigmoid(), chances, 1e-8)
+    logits.sigmoid().log().sum().backward()
+    gradient = [
+        -2.231491025818367,
+        1.7457417760558325,
+        4.90192494268327,
+        5.7526562140766995,
+        3.8978233802569813,
+    ]
+    assert_close(model.layers[0].weight.grad[0], gradient)
 
 
 # The estimate

@@ -22,6 +22,9 @@ from geof_paper.baselines.argnn import (
     edge_scalars,
     metric_penalty,
 )
+from paper.tests.baselines.reference_graph import assert_close, fill, reference_graph
+
+KINDS = ("weight", "bias")
 
 
 def inputs(seed: int = 0, **sizes) -> GraphInputs:
@@ -202,11 +205,12 @@ def by_hand(model: ARGNN, given: GraphInputs) -> tuple[Tensor, list[Tensor]]:
 
 
 def dense_penalty(g: Tensor, edges: Neighbourhoods, weights: PenaltyWeights) -> Tensor:
-    i, j = edges.target, edges.source
+    """Over the graph's own edges: no self-loops, and nothing for a node without neighbours."""
+    others = edges.target != edges.source
+    i, j = edges.target[others], edges.source[others]
     pairs = (g[i] - g[j]).square().mean()
-    ricci = torch.stack(
-        [(0.5 * (g[k] - g[j[i == k]]).mean(0)).square() for k in range(g.size(0))]
-    ).mean()
+    rows = [g[k] - g[j[i == k]] if (i == k).any() else g[k : k + 1] * 0 for k in range(g.size(0))]
+    ricci = torch.stack([(0.5 * row.mean(0)).square() for row in rows]).mean()
     return weights.metric * g.square().mean() + weights.smoothness * pairs + weights.ricci * ricci
 
 
@@ -255,6 +259,16 @@ def test_penalties_equal_their_sums_over_edges(weights):
     )
 
 
+def test_penalties_of_isolated_nodes_and_of_graphs_without_edges():
+    g = torch.rand(4, 3).double()
+    weights = PenaltyWeights(0.3, 0.5, 0.7)
+    edges = Neighbourhoods.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 4)
+    wanted = {"p": dense_penalty(g, edges, weights)}
+    assert_same({"p": metric_penalty(g, edges, weights)}, wanted, 1e-12)
+    none = Neighbourhoods.from_edge_index(torch.empty(2, 0, dtype=torch.long), 4)
+    torch.testing.assert_close(metric_penalty(g, none, weights), 0.3 * g.square().mean())
+
+
 def test_gradients_of_the_penalties():
     edges = inputs().edges
     _, g = states(edges, width=2)
@@ -297,9 +311,10 @@ def test_links_are_ranked_by_the_cosine():
     assert float(scores.max()) <= 1
 
 
-def test_dropout_follows_every_layer_but_the_last():
+def test_dropout_follows_every_layer_but_the_last_of_graphs():
+    """States of links are dropped too, before the readout normalises them."""
     given = inputs()
-    for task, zeros in (("node", True), ("link", False), ("graph", False)):
+    for task, zeros in (("node", True), ("link", True), ("graph", False)):
         model = ARGNN(5, task, hidden_channels=64, metric_channels=4, num_layers=2, dropout=0.5)
         model = model.double().train()
         for conv in model.convs:
@@ -307,6 +322,83 @@ def test_dropout_follows_every_layer_but_the_last():
             conv.norm.bias.data.fill_(1.0)  # every entry is one before dropout
         h = model(given).states.detach()
         assert h.unique().tolist() == ([0.0, 2.0] if zeros else [1.0]), task
+
+
+def test_maps_of_messages_and_states_begin_as_published():
+    """Glorot's uniform bound, and no bias."""
+    conv = MetricConv(40, 60, 8)
+    for weight in (conv.message.weight, conv.own.weight):
+        bound = math.sqrt(6 / 100)
+        assert 0.99 * bound < float(weight.detach().abs().max()) <= bound
+    assert not conv.own.bias.any()
+
+
+# Numbers of the authors' public code (MIT licence), see reference_graph.
+
+LAYER = (
+    *(f"metric_{part}.{kind}" for part in ("hidden", "norm", "output") for kind in KINDS),
+    "message.weight",
+    *(f"{part}.{kind}" for part in ("own", "norm") for kind in KINDS),
+)
+START = [f"0.{part}.{kind}" for part in ("lift", "norm") for kind in KINDS]
+HIDDEN = [f"0.convs.{number}.{name}" for number in (0, 1) for name in LAYER]
+LAST = [f"1.conv.{name}" for name in LAYER]
+
+
+def published(task: str) -> torch.nn.ModuleList:
+    """Return encoder and readout with the weights that the public code was given."""
+    penalties = {"metric_penalty": 0.3, "smoothness_penalty": 0.5, "ricci_penalty": 0.7}
+    encoder = ARGNN(5, task, hidden_channels=4, metric_channels=6, num_layers=3, **penalties)
+    parts = torch.nn.ModuleList([encoder])
+    if task == "node":
+        parts.append(ARGNNNodeReadout(4, 3, metric_channels=6))
+    parts = parts.double().eval()
+    fill(parts, [*START, *HIDDEN, *(LAST if task == "node" else [])])
+    return parts
+
+
+def test_nodes_have_the_numbers_of_the_public_code():
+    given = reference_graph()
+    parts = published("node")
+    encoding = parts[0](given)
+    outputs = parts[1](encoding, given, None)
+    logs = outputs.prediction.log_softmax(-1)
+    wanted = [
+        [-1.38969635744, -0.833239290309, -1.151348815605],
+        [-1.598896748836, -0.732024746448, -1.149022658853],
+        [-1.569630750642, -0.743934710582, -1.149997111226],
+        [-1.543854461709, -0.754981868378, -1.150670628308],
+        [-1.297472341356, -0.891910992315, -1.149147787655],
+        [-1.247593182341, -0.928229499069, -1.147113943329],
+        [-1.133601903413, -1.026588508024, -1.139743023274],
+    ]
+    assert_close(logs, wanted)
+    penalty = encoding.penalty + outputs.penalty
+    assert float(penalty.detach()) == pytest.approx(0.46850408958088674, abs=1e-9)
+    loss = -logs[[0, 2, 3, 6], [0, 1, 2, 1]].mean() + penalty
+    assert float(loss.detach()) == pytest.approx(1.5462266406693033, abs=1e-6)
+    loss.backward()
+    first = [
+        -0.01654552065228098,
+        -0.03964875805515616,
+        -0.04410456501575726,
+        -0.027817305896609263,
+        0.0015528668431085953,
+    ]
+    assert_close(parts[0].lift.weight.grad[0], first)
+    second = [-0.026606009544165882, 0.0, 0.0, 0.0, -0.042973212821646296, 0.0, 0.0, 0.0]
+    assert_close(parts[0].convs[1].metric_hidden.weight.grad[0], second)
+
+
+def test_links_have_the_numbers_of_the_public_code():
+    given = reference_graph()
+    encoding = published("link")[0](given)
+    assert float(encoding.penalty.detach()) == pytest.approx(0.15052541395483107, abs=1e-9)
+    readout = CosineReadout(4, scale=1.0, bias=0.0, learnable=False).double()
+    scores = readout(encoding, given, torch.tensor([[0, 1, 2], [3, 4, 6]]))
+    assert_close(scores, [0.9876387017420154, 0.9582915370132952, 0.9997726516583765])
+    state = [0.41597951672430805, 0.3034145229396796, 0.6505256516881978, 0.5583162593286564]
+    assert_close(F.normalize(encoding.states[1], dim=0), state)
 
 
 class TestARGNN(MethodTestCase):

@@ -49,7 +49,8 @@ def build(given: GraphInputs | None = None, **options) -> BECGNN:
     torch.manual_seed(0)
     columns = None if given is None else given.edge_index.size(1)
     task = options.pop("task", "node")
-    model = BECGNN(5, task, columns, **{"hidden_channels": 6, "num_layers": 3, **options}).double()
+    usual = {"hidden_channels": 6, "num_layers": 3, "test_functions": 3}
+    model = BECGNN(5, task, columns, **{**usual, **options}).double()
     draw_parameters(model, spread=1.0)
     for buffer in model.curvature.functions.buffers():  # far from constant
         buffer.copy_(torch.randn(buffer.shape).double())
@@ -272,7 +273,7 @@ def states_by_hand(model: BECGNN, given: GraphInputs, convolve) -> list[torch.Te
             if i not in stopped and j not in stopped:
                 A[i, j] = 1
         h = convolve(layer, A, h)
-        if not model.ends_linearly or t + 1 < len(model.layers):
+        if model.ends_linearly and t + 1 < len(model.layers):
             h = F.relu(h)
         states.append(h)
     return states
@@ -285,9 +286,10 @@ def gcn(layer, A, h):
 
 
 def gin(layer, A, h):
-    h = ((1 + layer.epsilon) * h + A @ h) @ layer.first.weight.t()
-    norm, _, linear, last = layer.rest
-    return past_norm(linear(F.relu(past_norm(h, norm))), last)
+    """Linear, ReLU, normalisation, twice, as published."""
+    h = ((1 + layer.epsilon) * h + A @ h) @ layer.first.weight.t() + layer.bias
+    _, norm, linear, _, last = layer.rest
+    return past_norm(F.relu(linear(past_norm(F.relu(h), norm))), last)
 
 
 def past_norm(z, norm):
@@ -325,6 +327,23 @@ def test_the_backbone_is_that_of_the_task():
     assert type(build(task="graph").layers[0]).__name__ == "GINLayer"
     for task in ("node", "link"):
         assert type(build(task=task).layers[0]).__name__ == "GCNLayer"
+
+
+@pytest.mark.parametrize(("backbone", "count"), [("gcn", 1), ("gin", 3)])
+def test_networks_of_the_curvature_are_sized_as_published(backbone, count):
+    """As wide as the backbone; one test function around GCN, three around GIN."""
+    model = BECGNN(5, "node", 16, hidden_channels=12, backbone=backbone, edge_weights="free")
+    assert model.curvature.value[0].out_features == 12
+    assert model.curvature.functions.second.shape == (count, 12)
+    assert float(model.curvature.weights.theta.std().detach()) > 0  # begin normally distributed
+    narrow = BECGNN(5, hidden_channels=12, curvature_channels=4, weight_channels=3)
+    assert narrow.curvature.value[0].out_features == 4
+    assert narrow.curvature.weights.inner.out_features == 3
+
+
+def test_a_layer_of_gin_begins_as_published():
+    layer = BECGNN(5, "graph", hidden_channels=6).layers[0]
+    assert float(layer.epsilon.detach()) == pytest.approx(0.1)
 
 
 def test_directed_samples_pass_messages_to_their_targets():
@@ -417,6 +436,7 @@ class TestBECGNN(MethodTestCase):
         ({"feature_dropout": -0.1}, "'feature_dropout'"),
         ({"stop_percent": 101}, "'stop_percent'"),
         ({"curvature_channels": 0}, "'curvature_channels'"),
+        ({"weight_channels": 0}, "'weight_channels'"),
         ({"test_functions": 0}, "'test_functions'"),
         ({"curvature_weight": -1.0}, "'curvature_weight'"),
     )

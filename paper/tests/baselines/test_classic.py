@@ -15,6 +15,10 @@ from geof.testing import MethodTestCase, assert_same, draw_parameters, random_gr
 from geof_paper.baselines.classic import AttentionConv, ClassicGCN, MeanConv
 from geof_paper.baselines.gin import GIN, GINLayer
 from geof_paper.baselines.sparse import normalised_adjacency
+from paper.tests.baselines.reference_graph import assert_close, reference_graph, wave
+
+PARTS = ("first", "inner", "second", "outer")
+"""Of a layer of GIN, in the order of the public code."""
 
 
 def inputs(seed: int = 0) -> GraphInputs:
@@ -94,6 +98,34 @@ def test_gin_is_pygs():
     theirs = GINConv(mlp, eps=float(ours.epsilon.detach())).double().eval()
     wanted = F.relu(ours.outer(theirs(given.x, given.edge_index)))
     assert_same({"h": ours(given.x, given)}, {"h": wanted}, 1e-10)
+
+
+def test_gin_has_the_numbers_of_the_public_code():
+    """Two layers of the authors' code (MIT licence) in training, see reference_graph."""
+    given = reference_graph()
+    model = GIN(5, hidden_channels=4, num_layers=2, train_epsilon=True, outputs="last").double()
+    parts = [f"{part}.{kind}" for part in PARTS for kind in ("weight", "bias")]
+    with torch.no_grad():
+        for number, layer in enumerate(model.layers):
+            layer.epsilon.copy_(wave(2, start=3.0, scale=0.6)[number])
+            weights = dict(layer.named_parameters())
+            for place, name in enumerate(parts, start=8 * number):
+                weights[name].copy_(wave(*weights[name].shape, start=4.0 + place, scale=0.6))
+    states = model.train()(given)
+    wanted = [
+        [0.0, 0.5112183496883079, 0.6683082033303387, 0.5097624483872105],
+        [0.7414031289958902, 0.3090975322813091, 0.19952582822230816, 1.0196875829571532],
+    ]
+    assert_close(states[[0, 5]], wanted, 1e-10)
+    states.square().sum().backward()
+    gradient = [
+        -0.1520673360738558,
+        0.02575936302378342,
+        0.19147103119018716,
+        0.26713088157045534,
+        0.21715490431297424,
+    ]
+    assert_close(model.layers[0].first.weight.grad[0], gradient, 1e-10)
 
 
 def test_epsilon_is_learned_only_if_wanted():

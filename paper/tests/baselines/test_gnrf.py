@@ -12,6 +12,7 @@ from geof.methods.interface import GraphInputs
 from geof.testing import MethodTestCase, assert_same, draw_parameters, random_graph
 from geof_paper.baselines.edge_pieces import OpenNeighbourhoods
 from geof_paper.baselines.gnrf import GNRF
+from paper.tests.baselines.reference_graph import assert_close, wave
 
 STATE_EPS, VELOCITY_EPS = 1e-8, 1e-6
 ABLATIONS = [
@@ -279,6 +280,39 @@ def test_directed_edges_lead_from_source_to_target():
     edge_index, model = torch.tensor([[1, 2], [0, 1]]), build()
     given = GraphInputs.build(x, edge_index, u)
     assert_same({"z": model(given)}, {"z": by_hand(model, given)}, 1e-10)
+
+
+# Numbers of torchdiffeq 0.2.4 (MIT licence) as the released settings call it: "implicit_adams" on
+# the times 1e-5 and T, whatever the tolerances. It evaluates the field four times.
+
+SOLVED = {
+    1.562395740177495: [  # released for PubMed
+        [1.88520763573772, 1.9984565508432157, 1.6702001698007614, 1.2023446404693392],
+        [1.3803973801470852, 0.6995091196241308, 0.18124333457523978, 0.0950558733378778],
+        [0.38320727726417114, 0.7528742546332132, 1.472864065102684, 2.0995678546527077],
+    ],
+    5.44408545200389: [  # released for Cora-Full
+        [2.8523635220990085, 4.850089360299258, 2.085052299475989, -0.9395213460332776],
+        [3.033735566146781, 2.942932420670245, 1.8686715814531543, -0.5113969664094258],
+        [1.6577682155047992, -1.1644286136861333, -0.8685633879801067, 1.9856571121969413],
+    ],
+}
+
+
+@pytest.mark.parametrize("end_time", list(SOLVED))
+def test_the_step_has_the_numbers_of_the_published_solver(end_time):
+    model = GNRF(5, hidden_channels=4, end_time=end_time).double()
+    matrix, evaluations = wave(4, 4, start=2.0), []
+
+    class Known(torch.nn.Module):
+        def forward(self, states, edges, masks):
+            evaluations.append(states)
+            return (states @ matrix + 1.0).sin()
+
+    model.field = Known()
+    found = model._runge_kutta(wave(3, 4, start=0.5), None, None)
+    assert_close(found, SOLVED[end_time], 1e-12)
+    assert len(evaluations) == 4
 
 
 class TestGNRF(MethodTestCase):

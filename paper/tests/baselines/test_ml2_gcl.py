@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
+from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_undirected
 
 from geof.methods.interface import GraphInputs, HasPretext
@@ -159,6 +160,17 @@ def test_the_encoder_by_hand():
             },
             1e-10,
         )
+
+
+def test_the_convolution_is_pygs():
+    """The public code takes PyG's, with one PReLU for both layers."""
+    given, model = graph(), build(scale_states=False)
+    x = (given.x > 0).double()
+    for layer in model.trunk.layers:
+        theirs = GCNConv(layer.linear.in_features, 6).double()
+        theirs.lin.weight, theirs.bias = layer.linear.weight, layer.bias
+        x = model.trunk.activation(theirs(x, given.edge_index))
+    assert_same({"z": model(given)}, {"z": x}, 1e-12)
 
 
 def test_dropout_is_between_layers():

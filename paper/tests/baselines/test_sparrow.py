@@ -10,6 +10,7 @@ from torch_geometric.utils import to_undirected
 from geof.methods.interface import GraphInputs, HasPretext
 from geof.testing import MethodTestCase, assert_same, draw_parameters
 from geof_paper.baselines.sparrow import SPARROW, pair_loss
+from paper.tests.baselines.reference_graph import assert_close, fill, reference_graph
 
 NONE = torch.empty(2, 0, dtype=torch.long)
 
@@ -225,6 +226,33 @@ def test_the_pretext_tells_nodes_apart_without_labels():
         torch.use_deterministic_algorithms(False)
     assert losses[-1] < losses[0] - 0.5
     assert likeness() < before - 0.3
+
+
+def test_the_loss_has_the_numbers_of_graces_code():
+    """Its two views replaced by states and projections (Apache licence), see reference_graph."""
+    given = reference_graph()
+    model = SPARROW(5, hidden_channels=4, scale_states=False).double()
+    layers = [
+        f"trunk.layers.{place}.{name}" for place in (0, 1) for name in ("linear.weight", "bias")
+    ]
+    head = [f"project.{number}.{kind}" for number in (0, 2) for kind in ("weight", "bias")]
+    fill(model, [*layers, "trunk.activation.weight", *head])
+    h = model(given)
+    state = [0.2492578498815393, 0.2620190623146091, 0.14976489717557506, 0.061588896350082786]
+    assert_close(h[0], state, 1e-12)
+    projected = [0.6493048701694935, -0.7887034295174984, 0.28026760220871927, -1.435229203628071]
+    assert_close(model.project(h)[0], projected, 1e-12)
+    loss = model.pretext_loss(given)
+    assert_close(loss, 3.347493527491216, 1e-12)
+    loss.backward()
+    gradient = [
+        -0.013853654396990767,
+        0.027817962778922824,
+        0.056406357392250354,
+        0.05846596075035593,
+        0.03302810921173217,
+    ]
+    assert_close(model.trunk.layers[0].linear.weight.grad[0], gradient, 1e-12)
 
 
 class TestSPARROW(MethodTestCase):

@@ -33,8 +33,9 @@ where distances are sums of hyperbolic distances of states along shortest paths 
 Reference: Fu, Li, Wu, Sun, Ji, Wang, Tan, Peng, Yu, "ACE-HGNN: Adaptive Curvature Exploration
 Hyperbolic Graph Neural Network", ICDM 2021.
 
-**Evidence.** From source: network, game, rewards, schedule, update of :math:`c'` and all constants
-for nodes and links. Reconstructed: graph classification (pooled :math:`\log_0(z)`; one move per
+**Evidence.** From source (MIT licence): network, whose numbers on a small graph are stored in
+``test_ace_hgnn.py``, game, rewards, schedule, update of :math:`c'` and all constants for nodes and
+links. Reconstructed: graph classification (pooled :math:`\log_0(z)`; one move per
 epoch, rewards and estimate from the epoch's first batch, where the change is taken against the
 curvatures before the move on the same batch, because batches differ by more than a move does), and
 an estimate that needs no table of all shortest paths.

@@ -19,18 +19,25 @@ layer. Loss: the task's, and for every layer
 
 .. math::
     \lambda_m \operatorname{mean}(g^2) + \lambda_s \operatorname{mean}_{ij} (g_i - g_j)^2
-    + \lambda_R \operatorname{mean}_i \big(\tfrac12 \operatorname{mean}_j (g_i - g_j)\big)^2 .
+    + \lambda_R \operatorname{mean}_i \big(\tfrac12 \operatorname{mean}_j (g_i - g_j)\big)^2
+
+with means over the graph's own edges: the self-loops that a layer adds do not count, and a node
+without neighbours has no Ricci term.
 
 Heads: for nodes the last layer maps to the classes, its LayerNorm included; for links there is no
-last layer, :math:`z = \operatorname{normalise}(\operatorname{ReLU}(\cdot))` and the score is
-:math:`\langle z_u, z_v \rangle`.
+last layer, :math:`z = \operatorname{normalise}(\operatorname{Drop}(\operatorname{ReLU}(\cdot)))`
+and the score is :math:`\langle z_u, z_v \rangle`.
 
 Reference: Wang et al., "Adaptive Riemannian Graph Neural Networks", AAAI 2026 (arXiv 2508.02600).
 
-Evidence: layer, metric, penalties, node and link heads and hyperparameters were read in the
-authors' public source; the paper's own weights of the penalties (``penalties="paper"``) come from a
-public summary of the paper; the graph head (all layers at full width, mean pool, MLP) is a
-reconstruction, the authors have none.
+Evidence, part by part:
+
+- From source (the authors' public code, MIT): encoder, metric network, layer and its start
+  (Glorot for :math:`W_m` and :math:`W_s`, zero for :math:`b`), penalties and the edges they run
+  over, node head, link states and decoder, published weights. Values, penalties and first gradients
+  of that code on a small graph are stored numbers in ``test_argnn.py``.
+- From the paper, by a public summary of it: the weights of ``penalties="paper"``.
+- Reconstructed: the graph head (all layers at full width, mean pool, MLP); the authors have none.
 
 Where this knowingly differs from the public code:
 
@@ -45,7 +52,11 @@ Where this knowingly differs from the public code:
   where neighbours are close, so such edges are computed from their differences.
 - Neighbours whose states are equal up to rounding have :math:`\tau = 0`, as equal ones have; the
   direction of a rounding error is noise, and its derivative is of the order of its inverse.
-- The square root's argument is kept above :math:`10^{-12}`: states may be all zero after ReLU.
+- The square root's argument is kept above :math:`10^{-12}` instead of adding :math:`10^{-8}` to the
+  root: states may be all zero after ReLU, where the root has no derivative.
+- Edges given twice count once. Without any edge there is no smoothness term; there it is not a
+  number.
+- With two classes the last LayerNorm is left out (see :class:`ARGNNNodeReadout`).
 """
 
 from __future__ import annotations
@@ -119,25 +130,38 @@ class PenaltyWeights:
 def metric_penalty(g: Tensor, edges: Neighbourhoods, weights: PenaltyWeights) -> Tensor:
     """Return a layer's penalty, a scalar.
 
-    Means over neighbours and edges count the self-loop, as the layer does. Differences do not
-    change when all metrics are shifted, so they are taken about their mean: the expanded square
-    then cancels less.
+    Means over neighbours and edges leave the added self-loops out. Differences do not change when
+    all metrics are shifted, so they are taken about their mean: the expanded square then cancels
+    less.
     """
     total = weights.metric * g.square().mean()
-    if not (weights.smoothness or weights.ricci):
+    others = len(edges.source) - edges.num_nodes  # closed neighbourhoods have one loop per node
+    if not (weights.smoothness or weights.ricci) or others == 0:
         return total
     centred = g - g.mean(0).detach()
     around = neighbourhood_mean(edges, centred)
     if weights.ricci:
-        total = total + weights.ricci * (0.5 * (centred - around)).square().mean()
+        # The mean of g_i - g_j over k neighbours is (k + 1) / k times that over the closed ones.
+        apart = _without_loop(edges, g.dtype) * (centred - around)
+        total = total + weights.ricci * (0.5 * apart).square().mean()
     if weights.smoothness:
         # sum over edges of |g_i|^2 + |g_j|^2 - 2 <g_i, g_j>; neighbours' sum = mean x size
         square = centred.square().sum(-1)
         cross = (centred * around).sum(-1)
         own = (square - 2 * cross).index_select(0, edges.target)
         sums = (own + square.index_select(0, edges.source)).sum()
-        total = total + weights.smoothness * sums / (len(edges.source) * g.size(1))
+        total = total + weights.smoothness * sums / (others * g.size(1))
     return total
+
+
+def _without_loop(edges: Neighbourhoods, dtype: torch.dtype) -> Tensor:
+    """Return (k + 1) / k for nodes with k neighbours, zero for those without, ``(n, 1)``."""
+
+    def factors() -> Tensor:
+        size = torch.bincount(edges.target, minlength=edges.num_nodes).to(dtype)
+        return torch.where(size > 1, size / (size - 1).clamp_min(1), 0.0).unsqueeze(-1)
+
+    return edges.cached((_without_loop, dtype), factors)
 
 
 def neighbourhood_mean(edges: Neighbourhoods, h: Tensor) -> Tensor:
@@ -221,6 +245,9 @@ class MetricConv(nn.Module):
         self.message = nn.Linear(in_channels, out_channels, bias=False)
         self.own = nn.Linear(in_channels, out_channels)
         self.norm: nn.Module = nn.LayerNorm(out_channels)
+        nn.init.xavier_uniform_(self.message.weight)  # as published, for these two maps only
+        nn.init.xavier_uniform_(self.own.weight)
+        nn.init.zeros_(self.own.bias)
 
     def metric(self, h: Tensor, edges: Neighbourhoods) -> Tensor:
         """Return the diagonal metrics, ``(n, d)``."""
@@ -254,7 +281,8 @@ class ARGNN(nn.Module):
         hidden_channels: Width :math:`d`.
         metric_channels: Width inside the metric networks.
         num_layers: Depth :math:`L` as the authors count it, the last layer included.
-        dropout: After the start and after every layer but the last.
+        dropout: After the start and after every layer; of nodes, the readout's layer has none, of
+            graphs, the last has none.
         metric_penalty: :math:`\lambda_m` of the published runs.
         smoothness_penalty: :math:`\lambda_s` of the published runs.
         ricci_penalty: :math:`\lambda_R` of the published runs: the term is off there.
@@ -314,8 +342,7 @@ class ARGNN(nn.Module):
     def _activated(self, h: Tensor, *, last: bool) -> Tensor:
         if last and self.task == "graph":
             return h
-        h = F.relu(h)
-        return h if last and self.task == "link" else self._drop(h)
+        return self._drop(F.relu(h))  # of links too: dropped before they are normalised
 
     def _drop(self, h: Tensor) -> Tensor:
         return F.dropout(h, self.dropout, self.training)
@@ -390,5 +417,6 @@ register(
         ARGNN,
         readouts={"node": ARGNNNodeReadout, "link": CosineReadout},
         presets=PRESETS / "argnn",
+        revision=2,
     )
 )

@@ -26,12 +26,24 @@ nodes: with :math:`m_i = 0` for these nodes and 1 for all others, and
     \text{GCN:}\; D_t^{-1/2} (A_t + I) D_t^{-1/2} H W + b, \qquad
     \text{GIN:}\; \operatorname{MLP}\big((1 + \epsilon) H + A_t H\big). \tag{d}
 
-Reference: Hevapathige et al., KDD 2025. Evidence: operators, loss, depth rule, node and graph
-networks from the published source. Ours are the link task, the choice of backbone per task, weights
-from node features (the published sets of graphs have edge attributes), their hidden width, the
-division by :math:`n`, rounding down, and what happens among equal curvatures. The published node
-code leaves the last term of (c) out, all its other files have it; without it :math:`\kappa = 0` is
-optimal, so it is kept here.
+For graphs the MLP of GIN is linear, ReLU, batch normalisation, twice, and :math:`\epsilon` begins
+at 0.1.
+
+Reference: Hevapathige et al., "Depth-Adaptive Graph Neural Networks via Learnable Bakry-Emery
+Curvature", KDD 2025.
+
+Evidence, part by part (the public code has no licence, so it was read and compared line by line;
+no numbers of it are stored):
+
+- From source: the operators (a) and (b), the curvature's and the test functions' networks (one
+  hidden layer as wide as the backbone's), their number (1 around GCN, 3 around GIN), the depth
+  rule, the networks for nodes (GCN) and graphs (GIN), and that edge weights of nodes are free and
+  begin normally distributed.
+- From most of its files: the last term of (c). The node code alone leaves it out; without it
+  :math:`\kappa = 0` is optimal, so it is kept here.
+- Reconstructed: links; weights from node features, with a hidden width of their own (published from
+  bonds for molecules; for other graphs from the entry 1 of the adjacency matrix, so one number for
+  all edges); the division by :math:`n`; what happens among equal curvatures.
 
 What the mechanism does and does not do, by its own equations:
 
@@ -46,9 +58,11 @@ What the mechanism does and does not do, by its own equations:
 
 Differences from the public code: no :math:`n \times n` matrices and no broadcast of
 :math:`\kappa\,\Gamma` to one; the sign of :math:`\Gamma_2` is that of (b) for sets of graphs too;
-one weight per undirected edge; highest curvature is sought within each graph of a batch and edges
-are removed, not scaled; no ReLU on logits; dropout is off at evaluation; no scoring by the best
-test epoch.
+one weight per undirected edge; highest curvature is sought within each graph of a batch, counting
+its own nodes and not a padding, and edges are removed, not scaled; batch normalisation is per
+channel, not per place in a padded graph; no ReLU on logits; no dropout inside GIN's MLP (published
+0.2), and none at evaluation; pooled graphs have no raw features beside the layers' states; no
+scoring by the best test epoch.
 """
 
 from __future__ import annotations
@@ -76,6 +90,9 @@ from geof_paper.presets import PRESETS
 EdgeWeights: TypeAlias = Literal["features", "free"]
 Backbone: TypeAlias = Literal["auto", "gcn", "gin"]
 
+PUBLISHED_FUNCTIONS = {"gcn": 1, "gin": 3}
+"""How many test functions the public code has around each backbone."""
+
 
 class BECGNN(nn.Module):
     r"""A GCN or GIN whose layers drop the edges of high-curvature nodes.
@@ -93,8 +110,10 @@ class BECGNN(nn.Module):
         edge_weights: ``"features"``, :math:`w_{ij} = \sigma(v^T \operatorname{ReLU}(U x_i + U x_j
             + b) + c)`, or ``"free"``, :math:`w_{ij} = \sigma(\theta_{ij})` with a parameter per
             edge, for the one graph the network is built for (published for nodes).
-        curvature_channels: Hidden width of the MLPs of curvature, edge weights and test functions.
-        test_functions: :math:`K`, published 1 to 3.
+        curvature_channels: Hidden width of the MLPs of curvature and test functions; ``None`` for
+            that of the backbone, as published.
+        weight_channels: Hidden width of the MLP of ``edge_weights="features"``.
+        test_functions: :math:`K`; ``None`` as published, 1 around GCN and 3 around GIN.
         curvature_weight: Factor of :math:`L_{curv}`.
         outputs: ``"last"`` layer's states or those of ``"all"`` layers side by side (published for
             graphs).
@@ -116,8 +135,9 @@ class BECGNN(nn.Module):
         stop_percent: Annotated[float, Field(ge=0, le=100)] = 40.0,
         backbone: Backbone = "auto",
         edge_weights: EdgeWeights = "features",
-        curvature_channels: Count = 16,
-        test_functions: Count = 3,
+        curvature_channels: Count | None = None,
+        weight_channels: Count = 16,
+        test_functions: Count | None = None,
         curvature_weight: NonNegative = 1.0,
         outputs: StepOutputs = "last",
         scale_features: bool = False,
@@ -130,13 +150,21 @@ class BECGNN(nn.Module):
         self.scale_features, self.outputs = scale_features, outputs
         self.stop_percent, self.curvature_weight = stop_percent, curvature_weight
         self.out_channels = hidden_channels * (num_layers if outputs == "all" else 1)
+        weights: FreeWeights | FeatureWeights
+        if edge_weights == "free":
+            weights = FreeWeights(num_edges)
+        else:
+            weights = FeatureWeights(in_channels, weight_channels)
         self.curvature = LearnedCurvature(
-            in_channels, curvature_channels, test_functions, edge_weights, num_edges
+            in_channels,
+            curvature_channels or hidden_channels,
+            test_functions or PUBLISHED_FUNCTIONS[backbone],
+            weights,
         )
         widths = [in_channels, *[hidden_channels] * (num_layers - 1)]
         layer = GINLayer if backbone == "gin" else GCNLayer
         self.layers = nn.ModuleList(layer(width, hidden_channels) for width in widths)
-        # GCN ends linearly, as where its last layer makes the logits; GIN's layers end in ReLU.
+        # GCN ends linearly, as where its last layer makes the logits; GIN's have their own ReLU.
         self.ends_linearly = backbone == "gcn"
 
     def forward(self, inputs: GraphInputs) -> Encoding:
@@ -147,7 +175,9 @@ class BECGNN(nn.Module):
         states: list[Tensor] = []
         for t, layer in enumerate(self.layers):
             x = layer(x, inputs, still_open(place, size, self.stop_percent * t))
-            if not self.ends_linearly or t + 1 < len(self.layers):
+            if not self.ends_linearly:
+                x = F.dropout(x, self.dropout, self.training)
+            elif t + 1 < len(self.layers):
                 x = F.dropout(F.relu(x), self.dropout, self.training)
             states.append(x)
         joined = torch.cat(states, dim=-1) if self.outputs == "all" else x
@@ -178,10 +208,9 @@ class LearnedCurvature(nn.Module):
 
     Args:
         in_channels: Width of the features.
-        channels: Hidden width of all MLPs.
+        channels: Hidden width of the MLPs of curvature and test functions.
         functions: :math:`K`.
-        edge_weights: ``"features"`` or ``"free"``.
-        num_edges: Columns of ``edge_index``, for ``"free"``.
+        weights: Returns :math:`w`.
     """
 
     def __init__(
@@ -189,19 +218,14 @@ class LearnedCurvature(nn.Module):
         in_channels: int,
         channels: int,
         functions: int,
-        edge_weights: EdgeWeights,
-        num_edges: int | None,
+        weights: FreeWeights | FeatureWeights,
     ) -> None:
         super().__init__()
         self.value = nn.Sequential(
             SparseLinear(in_channels, channels), nn.ReLU(), nn.Linear(channels, 1), nn.Sigmoid()
         )
         self.functions = RandomFunctions(in_channels, channels, functions)
-        self.weights: FreeWeights | FeatureWeights
-        if edge_weights == "free":
-            self.weights = FreeWeights(num_edges)
-        else:
-            self.weights = FeatureWeights(in_channels, channels)
+        self.weights = weights
 
     def forward(self, x: Tensor, inputs: GraphInputs) -> Curvature:
         """Return curvature, slack and loss from features without dropout."""
@@ -313,7 +337,7 @@ class FreeWeights(nn.Module):
                 "one parameter per edge). Use 'features'."
             )
         self.num_edges = num_edges
-        self.theta = nn.Parameter(torch.zeros(num_edges // 2))
+        self.theta = nn.Parameter(torch.randn(num_edges // 2))
         self.register_buffer("graph", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: Tensor, inputs: GraphInputs) -> Tensor:
@@ -425,21 +449,24 @@ class GINLayer(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.epsilon = nn.Parameter(torch.zeros(()))
+        self.epsilon = nn.Parameter(torch.tensor(0.1))
         self.first = SparseLinear(in_channels, out_channels, bias=False)
+        self.bias = nn.Parameter(torch.empty(out_channels).uniform_(-1, 1) * in_channels**-0.5)
         self.rest = nn.Sequential(
-            NodeNorm(out_channels),
             nn.ReLU(),
+            NodeNorm(out_channels),
             nn.Linear(out_channels, out_channels),
+            nn.ReLU(),
             NodeNorm(out_channels),
         )
 
     def forward(self, h: Tensor, inputs: GraphInputs, opened: Tensor) -> Tensor:
-        """Return the layer before its activation."""
+        """Return the layer, activation and normalisation included."""
         z = self.first(h)  # linear, so it may come before the sum, where features can be sparse
         mask = opened.to(z.dtype).unsqueeze(-1)
-        output: Tensor = self.rest((1 + self.epsilon) * z + open_sum(inputs, z, mask))
+        summed = (1 + self.epsilon) * z + open_sum(inputs, z, mask)
+        output: Tensor = self.rest(summed + self.bias)
         return output
 
 
-register(Method("bec-gnn", BECGNN, presets=PRESETS / "bec-gnn"))
+register(Method("bec-gnn", BECGNN, presets=PRESETS / "bec-gnn", revision=2))

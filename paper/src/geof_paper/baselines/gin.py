@@ -7,8 +7,9 @@ r"""GIN: sums of neighbours through an MLP, as expressive as one-dimensional col
 
 with two-layer MLPs, batch normalisation inside them, and the features themselves as :math:`h^0`.
 Reference: Xu, Hu, Leskovec, Jegelka, "How Powerful are Graph Neural Networks?", ICLR 2019.
-Evidence: layers
-from the published code; node and link heads are ours (the paper has graphs only). The layer is what
+Evidence:
+layers from the published code (MIT), whose numbers on a small graph are stored in
+``test_classic.py``; node and link heads are ours (the paper has graphs only). The layer is what
 PyG's ``GINConv`` computes (a test compares them). Differences from the published code: the epoch is
 chosen on validation, not as the best of the averaged test curve, which alone is worth two to three
 points on NCI1; the layers' states go side by side, sum-pooled, into the MLP all methods share

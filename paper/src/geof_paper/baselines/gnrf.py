@@ -21,11 +21,17 @@ Both networks have two layers. The ODE is solved by one Runge-Kutta step (3/8 ru
 Reference: Chen et al., "Graph Neural Ricci Flow: Evolving Feature from a Curvature Perspective",
 ICLR 2025.
 
-**Evidence.** From source: the equations, the ablations, the hyperparameters, node classification.
-The released settings ask for an implicit Adams solver on a grid of two points without a step size,
-and that solver's first steps are the Runge-Kutta step above, so this is what the released model
-computes; the tolerances do nothing. Reconstructed: links and graphs, for which the shared readouts
-read :math:`Z`.
+**Evidence, part by part** (the authors' code has no licence: it was read and compared line by line,
+and no numbers of it are stored).
+
+- From source: the equations of :math:`H(0)`, :math:`F` and :math:`Z`, the ablations, the
+  hyperparameters, node classification.
+- From source and from its solver: the one Runge-Kutta step. The released settings ask torchdiffeq
+  0.2.4 for an implicit Adams method on a grid of two points without a step size, whose first steps
+  are the step above. That version of torchdiffeq (MIT licence) was run with the released end times
+  and tolerances: four evaluations each, the tolerances do nothing, and its numbers are stored in
+  ``test_gnrf.py``.
+- Reconstructed: links and graphs, for which the shared readouts read :math:`Z`.
 
 **Where it differs from the public code.** (1) Dropout inside the edge networks is drawn per node,
 role and evaluation instead of per edge: a hidden channel is dropped for all edges into a node. The
@@ -319,4 +325,4 @@ def _tangential(piece: EdgePiece, h: Tensor) -> Tensor:
     return other - (own * other).sum(-1, keepdim=True) * own
 
 
-register(Method("gnrf", GNRF, presets=PRESETS / "gnrf"))
+register(Method("gnrf", GNRF, presets=PRESETS / "gnrf", revision=2))

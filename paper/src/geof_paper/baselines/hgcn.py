@@ -19,10 +19,12 @@ map of :math:`\log_0(z)`. For node classification that linear map is one of the 
 Reference: Chami, Ying, Re, Leskovec, "Hyperbolic Graph Convolutional Neural Networks", NeurIPS
 2019.
 
-**Evidence.** From source: layer, depth rule, curvatures, Fermi-Dirac decoder. From paper:
-aggregation in the tangent space of the centre node. Reconstructed: mean pool and MLP on
-:math:`\log_0(z)` for graphs, training node classification directly (the authors train links first
-where labels are few; that is ``pretraining``, see :meth:`HGCN.pretext_loss`).
+**Evidence.** From source: layer, depth rule, curvatures, Fermi-Dirac decoder. The authors' code has
+no licence, so no numbers of it are stored; those of the same layers in the code of ACE-HGNN (MIT)
+are, in ``test_ace_hgnn.py``. From paper: aggregation in the tangent space of the centre node.
+Reconstructed: mean pool and MLP on :math:`\log_0(z)` for graphs, training node classification
+directly (the authors train links first where labels are few; that is ``pretraining``, see
+:meth:`HGCN.pretext_loss`).
 
 **In the chart.** States are kept as :math:`u = \log_0(x)`. All maps at the origin are radial, so
 :math:`\log_0 \circ \operatorname{proj} \circ \exp_0` cuts :math:`u` to a longest length and does

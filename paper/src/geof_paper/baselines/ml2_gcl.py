@@ -20,9 +20,13 @@ as published. No labels, no augmentation, no projection.
 Reference: Liang et al., "ML2-GCL: Manifold Learning Inspired Lightweight Graph Contrastive
 Learning", ICML 2025.
 
-Evidence: weights, loss, network, its features (one where positive) and defaults agree with the
-published code; equations and code are all we saw of the paper. Links and graphs are reconstructed:
-the paper has no graph classification.
+Evidence, part by part (the public code has no licence, so it was read and compared line by line; no
+numbers of it are stored. Its convolution is PyG's ``GCNConv``, with which a test compares ours):
+
+- From source: weights :math:`W`, loss, network and its one PReLU, features (one where positive),
+  options of the pretext.
+- From the paper: nothing beyond that; its equations and code are all we saw.
+- Reconstructed: links and graphs. The paper has no graph classification.
 
 Differences from the published code:
 
@@ -34,7 +38,8 @@ Differences from the published code:
   zero decides which pairs are negative.
 - ``anchors`` draws that many nodes whose terms are summed in a step, and independently as many
   candidates for their negatives; :math:`q_i` is then the mean over the candidates in :math:`M_i`.
-- The last pretext epoch counts. The published early stopping never updates its best loss.
+- The last pretext epoch counts. The published early stopping never updates its best loss, and its
+  states are those before the last step.
 - The probe is the engine's linear softmax readout, trained with Adam and weight decay on frozen
   states, epoch chosen on validation; published is one-vs-rest logistic regression (liblinear) with
   its strength chosen on validation. The loss sees directions alone, so the states of nodes are
@@ -227,4 +232,4 @@ def _binary(x: Tensor) -> Tensor:
     )
 
 
-register(Method("ml2-gcl", ML2GCL, presets=PRESETS / "ml2-gcl"))
+register(Method("ml2-gcl", ML2GCL, presets=PRESETS / "ml2-gcl", revision=2))

@@ -458,5 +458,11 @@ class ARGNNWithSO(SecondOrderHost):
 register(Method("gcn-so", GCNWithSO, presets=PRESETS / "gcn-so"))
 register(Method("gin-so", GINWithSO, presets=PRESETS / "gin-so"))
 register(
-    Method("argnn-so", ARGNNWithSO, readouts={"link": CosineReadout}, presets=PRESETS / "argnn-so")
+    Method(
+        "argnn-so",
+        ARGNNWithSO,
+        readouts={"link": CosineReadout},
+        presets=PRESETS / "argnn-so",
+        revision=2,  # that of its host, whose layers begin and are penalised differently
+    )
 )

@@ -18,12 +18,16 @@ all rows of :math:`C` but the own one, which :mod:`geof_paper.baselines.contrast
 Reference: Lin, Lyu, Cai, Wang, Wang, Yang, "Simplified Graph Contrastive Learning Model Without
 Augmentation", TKDE 37(10), 2025.
 
-Evidence: **reconstructed** from the paper's abstract, which tells of one encoder, one projection
-head, the positive pair and the negatives, and of no augmentation. The form of the loss, the
-encoder (:math:`F \to 2d \to d`), the projection (:math:`d \to d \to d` with ELU) and all defaults
-are those of the published code of GRACE (Zhu et al., 2020), the loss this one becomes with its two
-views replaced by :math:`H` and :math:`Z`. No code or full text was found, so nothing here can be
-said to differ from it; ``negatives`` and ``stop_gradient`` are the ablations the doubt calls for.
+Evidence, part by part; no code or full text of SPARROW was found, so nothing here can be said to
+differ from it, and ``negatives`` and ``stop_gradient`` are the ablations the doubt calls for:
+
+- From the abstract: one encoder, one projection head, the positive pair, the negatives, and no
+  augmentation.
+- From the public code of GRACE (Zhu et al., 2020, Apache licence), whose two views are replaced by
+  :math:`H` and :math:`Z`: the form of the loss, the encoder (:math:`F \to 2d \to d`), the
+  projection (:math:`d \to d \to d` with ELU) and all defaults. Numbers of that code on a small
+  graph are stored in ``test_sparrow.py``.
+- **Reconstructed**: that these belong together, and everything about graphs.
 
 The probe is the engine's linear softmax readout, trained with Adam and weight decay on frozen
 states, epoch chosen on validation, where the literature takes one-vs-rest logistic regression of
@@ -163,4 +167,4 @@ def pair_loss(h: Tensor, z: Tensor, temperature: float, *, negatives: Negatives 
     return sums.log().mean() - agreement
 
 
-register(Method("sparrow", SPARROW, presets=PRESETS / "sparrow"))
+register(Method("sparrow", SPARROW, presets=PRESETS / "sparrow", revision=2))
