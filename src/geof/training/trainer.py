@@ -7,7 +7,6 @@ and its own number alone, and the sums inside it run in a fixed order.
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import sys
@@ -150,6 +149,7 @@ class Trainer:
         self.allow_changes = allow_changes
         torch.manual_seed(config.seed)
         self.network = Network(config, task.shape)
+        self._parameters = list(self.network.parameters())  # to walk all modules costs a step dear
         self._require_stages()
         self.average = self._averaged()
         self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
@@ -409,7 +409,7 @@ class Trainer:
             raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
         optimiser.zero_grad()
         loss.backward()
-        parameters = [p for p in self.network.parameters() if p.grad is not None]
+        parameters = [p for p in self._parameters if p.grad is not None]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not bool(norm.isfinite()):
             # The step is not taken: the parameters stay finite.
@@ -431,7 +431,7 @@ class Trainer:
             return
         score = (self.metric.sign * report.validation, -report.validation_loss)
         if progress.best is None or score > progress.best.score:
-            weights = copy.deepcopy(self.judged.state_dict())
+            weights = {name: value.clone() for name, value in self.judged.state_dict().items()}
             progress.best = Best(score, report.epoch, weights)
 
     @torch.no_grad()
