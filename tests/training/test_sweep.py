@@ -91,7 +91,8 @@ def test_the_base_comes_first_and_later_trials_lie_near_the_best(tmp_path, train
         best = best_of(rows[:number])
         changes.append(sum(row.values[key] != value for key, value in best.values.items()))
     assert max(changes) < len(tree)
-    assert 0 < sum(changes) / len(changes) <= 5
+    assert min(changes) > 0
+    assert sum(changes) / len(changes) <= 6
     again = search(tmp_path / "again", trainer, tree, sampler="near", try_base=True, trials=8)
     assert [t.values for t in again.finished()] == [t.values for t in found.finished()]
 

@@ -254,7 +254,7 @@ def test_links_have_a_readout_without_parameters():
     assert isinstance(readout, HyperbolicLinkReadout)
     assert not list(readout.parameters())
     with pytest.raises(ShapeError, match=r"\(2, P\)"):
-        readout(Encoding(torch.zeros(3, 6), context=1.0), inputs(), torch.zeros(3))
+        readout(Encoding(torch.zeros(3, 6), context=1.0), inputs(), torch.arange(3))
 
 
 class TestHGCN(MethodTestCase):

@@ -31,7 +31,15 @@ from geof.io import dump_yaml, read_json, read_yaml, write_atomically, write_jso
 from geof.options import Count, declared
 from geof.training.config import RunConfig
 from geof.training.metrics import Metric, metric_named
-from geof.training.trials import Space, SweepConfig, Trial, TrialTrainer, as_json, laid_over
+from geof.training.trials import (
+    Choices,
+    Space,
+    SweepConfig,
+    Trial,
+    TrialTrainer,
+    as_json,
+    laid_over,
+)
 
 
 def load_optuna() -> Any:
@@ -247,21 +255,25 @@ class Sweep:
             return None
         self._study.sampler = self._sampler(begun)
         if self.config.sampler == "near" and "WAITING" not in states:
-            self._study.enqueue_trial(self._kept_of_best(begun))
+            self._study.enqueue_trial(self._near_best(begun))
         return self._study.ask(
             {key: d.distribution(self._optuna) for key, d in self.space.dimensions.items()}
         )
 
-    def _kept_of_best(self, begun: int) -> dict[str, Any]:
-        """Return the best trial's parameters without a few, which are drawn anew."""
+    def _near_best(self, begun: int) -> dict[str, Any]:
+        """Return the best trial's parameters with a few changed; of ranges, left to be drawn."""
         best = best_of(self.finished(), self.metric)
         point = self.space.point_of(self.base)
         if best is not None:
             point = dict(self._study.get_trials(deepcopy=False)[best.number].params)
-        seeds = np.random.SeedSequence((self.config.seed, begun, 1)).generate_state(len(point))
-        share = REDRAWN / len(point)
-        drawn = zip(point.items(), seeds, strict=True)
-        return {key: value for (key, value), seed in drawn if seed >= share * 2**32}
+        draw = np.random.Generator(np.random.PCG64((self.config.seed, begun)))
+        changed = [key for key in point if draw.random() * len(point) < CHANGED]
+        for key in changed or [list(point)[begun % len(point)]]:
+            dimension, before = self.space.dimensions[key], point.pop(key)
+            if isinstance(dimension, Choices):
+                others = [value for value in map(as_json, dimension.values) if value != before]
+                point[key] = others[int(draw.random() * len(others))] if others else before
+        return point
 
     def _sampler(self, begun: int) -> Any:
         """Return a sampler whose draws depend on the seed and a trial's place alone."""
@@ -341,8 +353,8 @@ def _one_line(error: Exception) -> str:
     return text if isinstance(error, GeofError) else f"{type(error).__name__}: {text}"
 
 
-REDRAWN = 4
-"""With sampler 'near': how many options of the best trial are drawn anew, on average."""
+CHANGED = 4
+"""With sampler 'near': how many options of the best trial are changed, on average."""
 
 ORDER = "sweep.json"
 """Written last when a study is made: a folder without it is none."""
