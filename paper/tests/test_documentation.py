@@ -86,7 +86,7 @@ def test_the_page_of_what_was_reproduced_comes_from_the_records(tmp_path, monkey
     from geof_paper.render.markdown_page import markdown_page
 
     monkeypatch.chdir(ROOT)
-    assert len(_commands()) == 14
+    assert len(_commands()) == 13
     _remade(tmp_path, "--no-figures")
     remarks = (ROOT / "docs" / "reproduced-remarks.md").read_text()
     assert REPRODUCED.read_text() == markdown_page(tmp_path / "out", REPRODUCED, remarks)
