@@ -9,7 +9,7 @@ import torch
 
 from geof.kernels import BACKENDS, Neighbourhoods
 from geof_paper.bench import networks
-from geof_paper.bench.catalogue import WORKLOADS, Entry, entries
+from geof_paper.bench.catalogue import GEOF, WORKLOADS, Entry, entries
 from geof_paper.bench.networks import WIDTH, Training
 from geof_paper.bench.problems import build_problem
 
@@ -44,7 +44,7 @@ def test_every_entry_trains(label, kind, problems):
 @pytest.mark.parametrize("label", ALL)
 def test_every_network_is_64_wide(label, problems):
     training = Training(ALL[label], problems["graph"])
-    piece = problems["graph"].pieces[0]
+    piece = training.problem.pieces[0]
     states = training.network.module(*training.network.prepare(piece))
     assert states.shape == (piece.x.size(0), WIDTH)
 
@@ -64,6 +64,15 @@ def test_all_backends_train_alike(problems):
     }
     for values in losses.values():
         assert values == pytest.approx(losses["reference"], rel=1e-4)
+
+
+def test_edges_that_carry_something_are_read(problems):
+    plain, edges = (Training(Entry(name, "torch"), problems["graph"]) for name in GEOF)
+    assert plain.problem.pieces[0].edge_attr is None
+    losses = [(plain.epoch(), edges.epoch()) for _ in range(3)]
+    # Tables of attributes start at zero: the first pass is that of the model without.
+    assert losses[0][0] == pytest.approx(losses[0][1], rel=1e-5)
+    assert losses[-1][0] != losses[-1][1]
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,10 @@ def test_names_choose_workloads_and_methods():
     labels = [c.label for c in choose_entries(["geof", "gcn"], ["reference", "torch", "new"])]
     assert labels == ["gcn", "geof-torch", "geof-new", "geof-reference"]
     assert [c.label for c in choose_entries(["geof-new"], ["torch", "new"])] == ["geof-new"]
+    edges = choose_entries(["geof-edges", "geof-new"], ["torch", "new"])
+    assert [c.label for c in edges] == ["geof-edges-torch", "geof-new", "geof-edges-new"]
     every = choose_entries(None, ["reference"])
+    assert not any(c.method == "geof-edges" for c in every), "run when named only"
     assert set(QUICK_LEAVES_OUT) < {c.label for c in every}
 
 

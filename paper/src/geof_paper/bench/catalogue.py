@@ -91,11 +91,18 @@ _WORKLOADS = (
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _WORKLOADS}
 """By name, in the order of a full run."""
 
-EQUAL_WIDTH = ("gcn", "gcn-csr", "gat", "geof")
+EDGES = "geof-edges"
+"""GeoF that reads an attribute of every edge; the ``geof`` beside it has none to read."""
+
+EQUAL_WIDTH = ("gcn", "gcn-csr", "gat", "geof", EDGES)
 """The entries of equal width and depth; ``geof`` is every backend, ``geof-BACKEND`` one of them.
 
+:data:`EDGES` likewise, and is run when named only.
 ``--methods`` also takes the registered methods that are not called so: see :mod:`.methods`.
 """
+
+GEOF = ("geof", EDGES)
+"""Those of them that have a row per backend."""
 
 PAPER = "paper"
 """What ``--methods`` calls those of the paper's tables of time and memory."""
@@ -206,8 +213,8 @@ class Entry:
 def entries(backends: Iterable[str]) -> dict[str, Entry]:
     """Return every entry by its label; the paper-literal form, by far the slowest, last."""
     last = sorted(backends, key=lambda name: name == "reference")
-    simple = [Entry(name) for name in EQUAL_WIDTH if name != "geof"]
-    every = [*simple, *(Entry("geof", backend) for backend in last)]
+    simple = [Entry(name) for name in EQUAL_WIDTH if name not in GEOF]
+    every = [*simple, *(Entry(name, backend) for backend in last for name in GEOF)]
     return {entry.label: entry for entry in every}
 
 
@@ -234,12 +241,12 @@ def choose_entries(
     """
     every = entries(backends)
     if names is None:
-        return list(every.values())
+        return [entry for entry in every.values() if entry.method != EDGES]
     wanted = _without_shorthand(names, best)
     own = {name: Entry(name) for name in methods if name not in EQUAL_WIDTH}
     for name in wanted:
-        if name != "geof" and name not in every and name not in own:
-            valid = ["geof", PAPER, *every, *own]
+        if name not in GEOF and name not in every and name not in own:
+            valid = [*GEOF, PAPER, *every, *own]
             raise ConfigError(f"Unknown method {name!r}. " + nearest(name, valid))
     equal = [c for label, c in every.items() if label in wanted or c.method in wanted]
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -17,8 +17,8 @@ from torch_geometric.utils import to_torch_csr_tensor
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn.inputs import SparseLinear, without_csr_warnings
-from geof_paper.bench.catalogue import Entry
-from geof_paper.bench.problems import SIGNATURE_CHANNELS, Piece, Problem
+from geof_paper.bench.catalogue import EDGES, Entry
+from geof_paper.bench.problems import EDGE_CATEGORIES, SIGNATURE_CHANNELS, Piece, Problem
 
 WIDTH = 64
 DEPTH = 2
@@ -47,7 +47,9 @@ def as_csr(piece: Piece) -> tuple[Tensor, Tensor]:
 
 def as_inputs(piece: Piece) -> tuple[GraphInputs]:
     """Return the piece as methods get it, with closed, sorted neighbourhoods."""
-    return (GraphInputs.build(piece.x, piece.edge_index, piece.signature),)
+    return (
+        GraphInputs.build(piece.x, piece.edge_index, piece.signature, edge_attr=piece.edge_attr),
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,10 @@ class EqualWidth:
         """Return the network of an entry; ``options`` are GeoF's that differ from the bench's."""
         if entry.backend is not None:
             own = {"hidden_channels": WIDTH, "blocks": BLOCKS, "steps": DEPTH, **options}
-            geof = GeoFEncoder(in_channels, SIGNATURE_CHANNELS, backend=entry.backend, **own)
+            carried = EDGE_CATEGORIES if entry.method == EDGES else ()
+            geof = GeoFEncoder(
+                in_channels, SIGNATURE_CHANNELS, carried, backend=entry.backend, **own
+            )
             return cls(geof, as_inputs)
         prepare: Prepare = as_edge_index
         if entry.method == "gat":
@@ -99,6 +104,8 @@ class Training:
     def __init__(self, entry: Entry, problem: Problem, **options: Any) -> None:
         torch.manual_seed(0)
         facts = problem.facts
+        if entry.method == EDGES:
+            problem = replace(problem, pieces=tuple(p.with_edge_attr() for p in problem.pieces))
         self.problem = problem
         sparse = facts.inputs == "sparse"
         self.network = EqualWidth.build(entry, facts.features, sparse=sparse, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ from torch_geometric.data import Batch, Data
 
 from geof.data.catalogue import find, load
 from geof.data.graph_sets import PackedGraphs
+from geof.data.molecules import BOND_SIZES, RING_SIZE
 from geof.data.provision import list_datasets
 from geof.data.records import GraphSet
 from geof.data.sources import SignatureConfig
@@ -28,6 +29,9 @@ Origin: TypeAlias = tuple[str | None, Source]
 SIGNATURE_CHANNELS = 1 + SignatureConfig().walk_length
 """The width ``geof train`` uses. The values are drawn: no method's time depends on them."""
 
+EDGE_CATEGORIES = (*BOND_SIZES, RING_SIZE)
+"""Sizes of the columns of drawn edge attributes, those of a bond."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -40,6 +44,7 @@ class Piece:
         y: The class of each node, or of each graph of a batch.
         batch: ``(n,)``, the graph of each node, or ``None`` for a single graph.
         num_graphs: How many graphs.
+        edge_attr: ``(E, 4)`` codes of each edge, for the entry that reads them.
     """
 
     x: Tensor
@@ -48,6 +53,17 @@ class Piece:
     y: Tensor
     batch: Tensor | None = None
     num_graphs: int = 1
+    edge_attr: Tensor | None = None
+
+    def with_edge_attr(self) -> Piece:
+        """Return the piece with attributes of the sizes of bonds, both directions alike or not.
+
+        They are drawn: no method's time depends on their values.
+        """
+        generator = torch.Generator().manual_seed(0)
+        edges = (self.edge_index.size(1),)
+        columns = [torch.randint(size, edges, generator=generator) for size in EDGE_CATEGORIES]
+        return replace(self, edge_attr=torch.stack(columns, dim=1))
 
 
 @dataclass(frozen=True)

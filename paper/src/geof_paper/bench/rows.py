@@ -20,7 +20,7 @@ class Row:
 
     Attributes:
         dataset: The workload's name.
-        method: ``gcn``, ``gcn-csr``, ``gat``, ``geof`` or a registered method.
+        method: ``gcn``, ``gcn-csr``, ``gat``, ``geof``, ``geof-edges`` or a registered method.
         backend: Of GeoF's step.
         preset: Of a registered method; ``None`` for an entry of equal width.
         stage: What was timed: the supervised epochs, or the pretext's of a method whose preset

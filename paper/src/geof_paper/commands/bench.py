@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from geof.cli.arguments import positive
 from geof_paper.bench.catalogue import (
+    EDGES,
     EQUAL_WIDTH,
     PAPER,
     PAPER_METHODS,
@@ -74,9 +75,9 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "--models",
         nargs="+",
         metavar="NAME",
-        help=f"of {', '.join(EQUAL_WIDTH)} and geof-BACKEND (the default is all of these), any "
-        f"other --method of geof train with its preset, or {PAPER}: gcn, "
-        f"{', '.join(PAPER_METHODS)} and the fastest geof",
+        help=f"of {', '.join(EQUAL_WIDTH)} and geof-BACKEND (the default is all of these but "
+        f"{EDGES}, GeoF with an attribute on every edge), any other --method of geof "
+        f"train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and the fastest geof",
     )
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
