@@ -18,7 +18,7 @@ from geof.methods.geof import choose
 from geof.methods.interface import DataFacts
 from geof.methods.registry import default_preset
 from geof.training import Result, RunConfig, Trainer, adapted, build_task, facts_of
-from geof.training.chosen import are_words
+from geof.training.chosen import are_words, column_variance
 
 N = 40
 
@@ -58,7 +58,8 @@ def test_words_are_told_from_numbers_and_few_columns():
 def test_facts_hold_sizes_and_no_label():
     graph = ring(words())
     found = facts_of(graph, "node")
-    assert found == facts(words=True, channels=64, nodes=N, edges=N, examples=N)
+    variance = pytest.approx(float(words().var(0, correction=0).mean()))
+    assert found == facts(words=True, channels=64, nodes=N, edges=N, examples=N, variance=variance)
     assert facts_of(ring(torch.ones(N, 2)), "node").constant
     assert not facts_of(ring(words().to_sparse_csr()), "node").constant
     graph.graph.y = graph.graph.y.flip(0)
@@ -78,6 +79,24 @@ def test_words_are_scaled_and_dropped_and_numbers_are_not():
     ]
     large = {choice.key: choice.value for choice in choose(facts(examples=50_000))}
     assert large["epochs"] < RunConfig.parse({"preset": "auto"}).training.epochs
+
+
+def test_rows_of_small_features_are_scaled():
+    (chosen,) = choose(facts(variance=1e-5))
+    assert (chosen.key, chosen.value) == ("options.scale_features", True)
+    assert "1e-05" in chosen.reason
+    assert choose(facts(variance=0.002)) == []
+    assert choose(facts(variance=1e-5, task="graph")) == []
+    assert [c.key for c in choose(facts(variance=0.0, constant=True))] == [
+        "options.signature_features"
+    ]
+
+
+@pytest.mark.parametrize("layout", ["strided", "csr", "coo"])
+def test_the_variance_of_columns_is_that_of_the_dense_matrix(layout):
+    x = words() * torch.linspace(-1, 2, 64)
+    stored = {"strided": x, "csr": x.to_sparse_csr(), "coo": x.to_sparse_coo()}[layout]
+    assert column_variance(stored) == pytest.approx(float(x.var(0, correction=0).mean()), rel=1e-5)
 
 
 def test_what_was_given_stands_over_what_is_chosen():

@@ -65,6 +65,7 @@ class DataFacts:
         nodes: Of all graphs together.
         edges: Undirected, likewise.
         examples: What there is to learn from: labelled nodes, edges, or labelled graphs.
+        variance: Of the columns of the features, their mean; of one graph alone.
     """
 
     task: TaskKind
@@ -75,6 +76,7 @@ class DataFacts:
     nodes: int
     edges: int
     examples: int
+    variance: float = 1.0
 
 
 class Choice(NamedTuple):

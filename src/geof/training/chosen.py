@@ -50,11 +50,22 @@ def facts_of(data: NodeGraph | GraphSet, task: TaskKind) -> DataFacts:
         nodes=sum(int(graph.num_nodes) for graph in graphs),
         edges=edges,
         examples=examples,
+        variance=1.0 if isinstance(data, GraphSet) else column_variance(data.graph.x),
     )
 
 
 def _same_rows(x: Tensor, row: Tensor) -> bool:
     return x.layout == torch.strided and bool((x == row).all())
+
+
+def column_variance(x: Tensor) -> float:
+    """Return the mean variance of the columns."""
+    if x.layout == torch.strided:
+        return float(x.var(0, correction=0).mean())
+    csr = x.to_sparse_csr()
+    values, columns = csr.values().double(), csr.col_indices()
+    means = values.new_zeros(x.size(1)).index_add_(0, columns, values) / x.size(0)
+    return float(values.square().sum() / x.numel() - means.square().mean())
 
 
 def are_words(x: Tensor) -> bool:
