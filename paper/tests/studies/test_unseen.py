@@ -11,8 +11,9 @@ import pytest
 
 from geof.cli import main
 from geof.data.records import GraphSet
-from geof_paper.studies import unseen
-from geof_paper.studies.unseen import Row, Score, is_below, losses, read_rows, run_study, table
+from geof_paper.studies import trained_rows, unseen
+from geof_paper.studies.trained_rows import Row, Score, is_below, read_rows
+from geof_paper.studies.unseen import losses, run_study, table
 from geof_paper.studies.unseen_graphs import UNSEEN, Unseen, families, nearest_rows
 
 SHORT = {"epochs": 2}
@@ -68,7 +69,7 @@ def test_a_stopped_study_goes_on_and_ends_with_the_same_rows(tmp_path, monkeypat
     rows = run_study(path, TINY[:1], METHODS, (0, 1), changes=SHORT, say=said.append)
     assert len(said) == 3
     assert [replace(row, seconds=0) for row in rows] == [replace(row, seconds=0) for row in whole]
-    monkeypatch.setattr(unseen, "train", None)  # nothing is left to train
+    monkeypatch.setattr(trained_rows, "train", None)  # nothing is left to train
     assert run_study(path, TINY[:1], METHODS, (0, 1), changes=SHORT) == rows
     with pytest.raises(TypeError):  # other options are other runs
         run_study(path, TINY[:1], METHODS, (0, 1), changes={"epochs": 3})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geof.errors import ConfigError
-from geof.options import require_option
 from geof_paper.commands.grid import add_grid_arguments, names, run_grid, say_missing
+from geof_paper.commands.row_studies import ROW_STUDIES, run_row_study
 
 if TYPE_CHECKING:
     from geof_paper.render.study_tables import StudyRuns, StudyTable
@@ -20,7 +19,6 @@ TRAINED = (
 )
 COMPUTED = ("aggregate", "efficiency")
 PAGE = "page"
-UNSEEN = "unseen"
 SEARCH = "search"
 
 
@@ -33,7 +31,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "write it as CSV, JSON, Markdown, LaTeX and as a figure, the paper's numbers beside ours. "
         "Interrupted or killed, the same command goes on.",
     )
-    choices = (*TRAINED, *COMPUTED, UNSEEN, SEARCH, PAGE)
+    choices = (*TRAINED, *COMPUTED, *ROW_STUDIES, SEARCH, PAGE)
     parser.add_argument("name", choices=choices, metavar="NAME", help=_listed())
     parser.add_argument(
         *("--methods", "--models"), type=names, help="rows of the table (default: all)"
@@ -77,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
     """Run what is missing, write the tables and figures, say where."""
     if options.name == PAGE:
         return _write_page(options)
-    if options.name == UNSEEN:
-        return _unseen(options)
+    if options.name in ROW_STUDIES:
+        return run_row_study(options)
     if options.name == SEARCH:
         return _search(options)
     if options.name in COMPUTED:
@@ -132,33 +130,6 @@ def _write(options: argparse.Namespace, made: list[StudyTable]) -> None:
         print(*table.write(options.out, figures=not options.no_figures), sep="\n")
 
 
-def _unseen(options: argparse.Namespace) -> int:
-    """Train GeoF and three others on graphs nobody tuned for; write rows and table."""
-    from geof.io import write_atomically
-    from geof_paper.studies.unseen import SPLITS, TITLES, read_rows, run_study, table
-    from geof_paper.studies.unseen_graphs import UNSEEN as GRAPHS
-
-    known = {graph.name: graph for graph in GRAPHS}
-    for name in options.datasets or ():
-        require_option("--datasets", name, tuple(known))
-    for name in options.methods or ():
-        require_option("--methods", name, tuple(TITLES))
-    graphs = [known[name] for name in options.datasets or known]
-    methods, splits = options.methods or list(TITLES), options.splits or SPLITS
-    folder = options.out / UNSEEN
-    file = folder / "rows.jsonl"
-    if options.no_run:
-        rows = read_rows(file)
-    else:
-        rows = run_study(file, graphs, methods, splits, say=partial(print, flush=True))
-    if not rows:
-        raise ConfigError(f"Expected rows in '{file}' (got none). Leave '--no-run' out.")
-    text = f"Test:\n\n{table(rows)}\nValidation:\n\n{table(rows, 'validation')}"
-    write_atomically(folder / "table.md", text.encode())
-    print(text, file, folder / "table.md", sep="\n")
-    return 0
-
-
 def _search(options: argparse.Namespace) -> int:
     """Search the presets of GeoF and its strongest rivals, one leader after another."""
     from geof.cli.progress import stop_requests
@@ -206,6 +177,7 @@ def _write_page(options: argparse.Namespace) -> int:
 
 def _listed() -> str:
     return (
-        f"one of {', '.join((*TRAINED, *COMPUTED))}; {UNSEEN}: graphs nobody tuned for; {SEARCH}: "
+        f"one of {', '.join((*TRAINED, *COMPUTED))}; "
+        f"{'; '.join(f'{name}: {about}' for name, about in ROW_STUDIES.items())}; {SEARCH}: "
         f"presets of GeoF and its strongest rivals; or {PAGE}: all that was written, on one page"
     )
