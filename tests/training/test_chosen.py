@@ -11,14 +11,16 @@ import torch
 from torch_geometric.data import Data
 
 from geof.cli import main
-from geof.data.formats import from_pyg
+from geof.data.formats import from_npz, from_pyg
 from geof.data.records import node_graph
 from geof.data.sources import standardised
+from geof.estimators import GeoFNodeClassifier
 from geof.methods.geof import choose
 from geof.methods.interface import DataFacts
 from geof.methods.registry import default_preset
-from geof.training import Result, RunConfig, Trainer, adapted, build_task, facts_of
+from geof.training import RunConfig, Trainer, adapted, build_task, facts_of
 from geof.training.chosen import are_words, column_variance
+from geof.training.predict import Run, predict_nodes
 
 N = 40
 
@@ -154,17 +156,13 @@ def train(folder: Path, name: str, *words: str) -> dict:
     }
 
 
-def trained_in_python(folder: Path) -> Result:
-    """Train on the arrays as a PyG graph, as docs/own-data.md says."""
+def pyg_graph(folder: Path) -> Data:
     arrays = np.load(folder / "graph.npz")
-    pyg = Data(
+    return Data(
         x=torch.from_numpy(arrays["x"]).float(),
         edge_index=torch.from_numpy(arrays["edge_index"]),
         y=torch.from_numpy(arrays["y"]),
     )
-    data = standardised(from_pyg(pyg)).data
-    config = adapted(RunConfig.parse({"preset": "auto", "epochs": 4}), data)
-    return Trainer(config, build_task(config, data)).fit()
 
 
 def test_a_table_arrays_and_a_pyg_graph_give_the_same_numbers(both, capsys):
@@ -172,10 +170,24 @@ def test_a_table_arrays_and_a_pyg_graph_give_the_same_numbers(both, capsys):
     table = train(both, "table", *tables, "--label", "kind")
     arrays = train(both, "arrays", "--npz", str(both / "graph.npz"))
     assert "4 of 9 columns are numbers and were standardised" in capsys.readouterr().out
-    made = trained_in_python(both)
+    data = standardised(from_pyg(pyg_graph(both))).data  # as docs/own-data.md says
+    config = adapted(RunConfig.parse({"preset": "auto", "epochs": 4}), data)
+    made = Trainer(config, build_task(config, data)).fit()
     for key in ("validation", "test", "best_epoch"):
         assert table[key] == arrays[key] == getattr(made, key), key
     assert arrays["config"]["run"]["data"]["standardise"] is True
+
+
+def test_an_estimator_on_a_pyg_graph_predicts_what_a_run_on_arrays_does(both):
+    train(both, "arrays", "--npz", str(both / "graph.npz"))
+    run, data = Run.open(both / "arrays"), standardised(from_npz(both / "graph.npz")).data
+    split = build_task(run.config, data).split
+    graph = pyg_graph(both)
+    for name, rows in (("train_mask", split.train), ("val_mask", split.validation)):
+        graph[name] = torch.zeros(N, dtype=torch.bool).index_fill(0, rows, True)
+    estimator = GeoFNodeClassifier(epochs=4, random_state=0).fit(graph)
+    wanted = predict_nodes(run, data).probability.numpy()
+    np.testing.assert_array_equal(estimator.predict_proba(np.arange(N)), wanted)
 
 
 def test_predictions_go_through_what_training_did(both):
@@ -185,9 +197,6 @@ def test_predictions_go_through_what_training_did(both):
     shifted["edge_index"] = np.stack([np.arange(N // 2 - 1), np.arange(1, N // 2)])
     del shifted["y"]
     np.savez(both / "other.npz", **shifted)
-    from geof.data.formats import from_npz
-    from geof.training.predict import Run
-
     run = Run.open(both / "arrays")
     whole = from_npz(both / "graph.npz").graph.x.flip(0)[: N // 2]
     encoded = run.schema.encode(from_npz(both / "other.npz", allow_singletons=True).graph.x)
