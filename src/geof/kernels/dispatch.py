@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -88,9 +87,17 @@ class TritonFinding(NamedTuple):
     reason: str = ""
 
 
-@cache
+_found: list[TritonFinding] = []  # torch.compile traces this; it warns of functools.cache
+
+
 def find_triton() -> TritonFinding:
-    """Import the Triton backend, unless Triton is not there."""
+    """Import the Triton backend the first time, unless Triton is not there."""
+    if not _found:
+        _found.append(_look_for_triton())
+    return _found[0]
+
+
+def _look_for_triton() -> TritonFinding:
     if find_spec("triton") is None:
         return TritonFinding(
             None, "not there: Triton is not installed (pip install 'geof[triton]')"
@@ -108,6 +115,8 @@ def _find(name: str) -> Backend | None:
 
 def _fastest(request: Request) -> str:
     """Return the fastest backend that can serve a request."""
+    if request.device is None and torch.cuda.device_count():
+        find_triton()  # a model is being made: later torch.compile may trace, which cannot import
     on_gpu = request.device is not None and request.device.type == "cuda"
     name = "triton" if on_gpu else "native"
     backend = _find(name)

@@ -87,6 +87,8 @@ LARGEST_ROWS = 64
 LARGEST_TILE = 2048  # entries at a time: 16 per thread and temporary, which does not spill
 LARGEST_EDGES = 16
 WIDEST = 128  # entries of a row at a time where the weights are formed
+# Said, because Triton's default for contracting a product and a sum changes between versions.
+LAUNCH = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def power_of_two(number: int) -> int:
@@ -159,6 +161,7 @@ def _edge_moments(
             EDGES=LARGEST_EDGES,
             WIDTH=min(power_of_two(d), WIDEST),
             MASKED=active is not None,
+            **LAUNCH,
         )
         kernels.weighted_moments[(n, tiles.groups)](
             y,
@@ -175,6 +178,7 @@ def _edge_moments(
             ROWS=tiles.rows,
             COLS=tiles.cols,
             SECOND=second,
+            **LAUNCH,
         )
     return weight, first, outer
 
@@ -235,6 +239,7 @@ def _edge_moments_backward(
             m,
             num_edges,
             **tile,
+            **LAUNCH,
         )
         kernels.pull_on_exponents[(n,)](
             pointer,
@@ -245,6 +250,7 @@ def _edge_moments_backward(
             num_edges,
             tiles.groups,
             EDGES=2 * LARGEST_EDGES,
+            **LAUNCH,
         )
         kernels.pull_on_states[(n, tiles.groups)](
             h,
@@ -264,6 +270,7 @@ def _edge_moments_backward(
             d,
             m,
             **tile,
+            **LAUNCH,
         )
     return grad_h, grad_y
 
@@ -343,6 +350,7 @@ def _cholesky(matrix: Tensor, jitter: float, growth: float, retries: int) -> tup
             len(jitters),
             SIZE=size,
             BLOCKS=per_program,
+            **LAUNCH,
         )
     most = int(attempt.max())
     if most > 0:
@@ -385,7 +393,7 @@ def _cholesky_adjoint(factor: Tensor, grad: Tensor) -> Tensor:
     size, per_program = block_tiling(m)
     with _at(factor):
         kernels.block_cholesky_adjoint[(-(-count // per_program),)](
-            factor, grad, made, count, m, SIZE=size, BLOCKS=per_program
+            factor, grad, made, count, m, SIZE=size, BLOCKS=per_program, **LAUNCH
         )
     return made
 
