@@ -25,6 +25,7 @@ from geof.kernels import (
     Neighbourhoods,
     Request,
     StepSpec,
+    backends_on,
     dispatch,
     factored,
     resolve_backend,
@@ -256,6 +257,13 @@ class TestChoice:
         assert dispatch._fastest(Request(8, CUDA, torch.float32)) == "triton"
         assert dispatch._fastest(Request(8, CUDA, torch.int64)) == "torch"
         assert dispatch._fastest(Request(8, torch.device("cpu"))) == "torch"
+
+    def test_backends_of_a_device(self, monkeypatch):
+        monkeypatch.setattr(dispatch, "_found", [TritonFinding(None)])
+        assert list(backends_on(torch.device("cpu"))) == list(BACKENDS)
+        assert list(backends_on(CUDA)) == ["reference", "torch"]
+        monkeypatch.setattr(dispatch, "_found", [TritonFinding(BACKENDS["torch"])])
+        assert list(backends_on(CUDA)) == ["reference", "torch", "triton"]
 
     def test_a_model_made_beside_a_gpu_has_looked_for_it(self, monkeypatch):
         """Before torch.compile traces a step, which cannot import."""

@@ -113,6 +113,17 @@ def _find(name: str) -> Backend | None:
     return find_triton().backend if name == "triton" else BACKENDS.get(name)
 
 
+def backends_on(device: torch.device, block_size: int = 8) -> dict[str, Backend]:
+    """Return the implementations that serve float32 blocks on a device, by name."""
+    request = Request(block_size, device, torch.float32)
+    found = {name: _find(name) for name in (*BACKENDS, "triton")}
+    return {
+        name: backend
+        for name, backend in found.items()
+        if backend is not None and backend.supports(request).error is None
+    }
+
+
 def _fastest(request: Request) -> str:
     """Return the fastest backend that can serve a request."""
     if request.device is None and torch.cuda.device_count():
