@@ -279,8 +279,9 @@ def pull_on_states(
             )
             pull += tl.sum(bend * (own_partner[None, :, :] - across), axis=2)
         total += w[:, None] * pull
-    steepness = -2 / tl.load(temperature)
-    tl.store(grad_h + k * d + q, steepness * tl.sum(force, axis=0), mask=inside)
+    # A tiny temperature has no reciprocal, but what is nothing stays nothing.
+    pulled = -2 * tl.sum(force, axis=0) / tl.load(temperature)
+    tl.store(grad_h + k * d + q, pulled, mask=inside)
     gathered = tl.sum(total, axis=0)
     if SECOND:
         gathered += tl.load(grad_y + k * d + q, mask=inside, other=0)

@@ -26,6 +26,7 @@ from geof.geometry.cholesky import (
 from geof.kernels import triton_kernels as kernels
 from geof.kernels.factored import EdgeMoments
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.operators import stand_in
 
 
 class TransposedPlan(NamedTuple):
@@ -191,6 +192,7 @@ def _empty_moments(
 
 
 @_edge_moments.register_fake
+@stand_in
 def _(
     h: Tensor,
     y: Tensor,
@@ -276,6 +278,7 @@ def _edge_moments_backward(
 
 
 @_edge_moments_backward.register_fake
+@stand_in
 def _(
     grad_weight: Tensor,
     grad_first: Tensor,
@@ -378,6 +381,7 @@ def _empty_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @_cholesky.register_fake
+@stand_in
 def _(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tensor, Tensor]:
     return _empty_factor(matrix)
 
@@ -399,6 +403,7 @@ def _cholesky_adjoint(factor: Tensor, grad: Tensor) -> Tensor:
 
 
 @_cholesky_adjoint.register_fake
+@stand_in
 def _(factor: Tensor, grad: Tensor) -> Tensor:
     return factor.new_empty(factor.shape)
 
