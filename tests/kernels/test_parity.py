@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 
 import pytest
@@ -11,11 +12,14 @@ from torch import Tensor
 from geof import GeoF
 from geof.kernels import BACKENDS
 from geof.nn.settings import VARIANTS
-from geof.testing import assert_no_less_accurate, assert_same, values_and_gradients
+from geof.testing import assert_no_less_accurate, assert_same
 from tests.graphs import Sample, random_sample
+from tests.kernels.triton_device import needs_triton, values_and_gradients
 
 FAST = sorted(BACKENDS.keys() - {"reference"})
+TRITON = pytest.param("triton", marks=[needs_triton, pytest.mark.slow])  # interpreted: seconds
 SHAPES = [(1, 1), (3, 1), (4, 2), (2, 4), (2, 8), (1, 16)]  # (B, m)
+GRAPHS = [(9, 24, 2), (1, 0, 1), (6, 3, 3), (20, 90, 2)]  # (nodes, edges, steps)
 
 
 def build(backend: str, blocks: int, m: int, *, seed: int = 0, **options) -> GeoF:
@@ -27,9 +31,11 @@ def build(backend: str, blocks: int, m: int, *, seed: int = 0, **options) -> Geo
     return model.double()
 
 
-def on_four_graphs(backend: str, blocks: int, m: int, variant: str) -> list[dict[str, Tensor]]:
+def on_four_graphs(
+    backend: str, blocks: int, m: int, variant: str, graphs: Sequence[tuple[int, int, int]] = GRAPHS
+) -> list[dict[str, Tensor]]:
     results = []
-    for seed, (nodes, edges, steps) in enumerate([(9, 24, 2), (1, 0, 1), (6, 3, 3), (20, 90, 2)]):
+    for seed, (nodes, edges, steps) in enumerate(graphs):
         sample = random_sample(seed, nodes=nodes, edges=edges)
         options = {"steps": steps, "temperature": 3.0, **VARIANTS[variant]}
         model = build(backend, blocks, m, seed=seed, **options)
@@ -50,7 +56,23 @@ def test_values_and_gradients_equal_the_reference(backend, blocks, m, variant):
         assert_same(one, reference, tolerance=1e-10)
 
 
-@pytest.mark.parametrize("backend", FAST)
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("blocks", "m", "variant"),
+    [
+        *((blocks, m, "full") for blocks, m in SHAPES),
+        *((2, 4, name) for name in VARIANTS if name != "full"),
+    ],
+)
+def test_triton_equals_the_reference(blocks, m, variant):
+    """The three smaller graphs: interpreted kernels take tenths of a second per node."""
+    ours = on_four_graphs("triton", blocks, m, variant, GRAPHS[:3])
+    for one, reference in zip(ours, reference_on_four_graphs(blocks, m, variant), strict=False):
+        assert_same(one, reference, tolerance=1e-10)
+
+
+@pytest.mark.parametrize("backend", [*FAST, TRITON])
 def test_extreme_settings_equal_the_reference(backend):
     """Cold and hot weights, a box that clips nearly everything, a tiny floor."""
     for options in (
@@ -95,7 +117,7 @@ def test_float32_is_as_accurate_as_the_reference(backend, feedback):
     )
 
 
-@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("backend", [*FAST, TRITON])
 def test_huge_and_tiny_scales_stay_finite(backend):
     for scale in (1e-20, 1e-6, 1e3):
         x, edge_index, signature = random_sample(3, nodes=10, edges=40, dtype=torch.float32)

@@ -1,6 +1,6 @@
 """One step of the recurrence: as the paper writes it, factored, and compiled."""
 
-from geof.kernels.dispatch import BACKENDS, resolve_backend
+from geof.kernels.dispatch import BACKENDS, backends_on, resolve_backend
 from geof.kernels.interface import (
     Backend,
     Controller,
@@ -27,6 +27,7 @@ __all__ = [
     "StepSpec",
     "StepStatistics",
     "Support",
+    "backends_on",
     "check_edge_index",
     "resolve_backend",
 ]

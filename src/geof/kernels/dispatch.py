@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -67,8 +70,69 @@ BACKENDS: dict[str, Backend] = {
     "torch": Backend("torch", factored_statistics, _environment, _supported_by_torch),
     **({"native": _NATIVE} if find_library().library is not None else {}),
 }
-"""Implementations by name; ``native`` only where its library could be opened. The parity tests run
-over every entry, so a new one is tested too."""
+"""Implementations by name that serve the CPU; ``native`` only where its library could be opened.
+The parity tests run over every entry, so a new one is tested too. ``triton``, which is for GPUs and
+imported when it is asked for, comes from :func:`find_triton`."""
+
+
+class TritonFinding(NamedTuple):
+    """Whether there is a Triton backend.
+
+    Attributes:
+        backend: It, or ``None``.
+        reason: Why not, to follow "the triton backend is"; empty if there is one.
+    """
+
+    backend: Backend | None
+    reason: str = ""
+
+
+_found: list[TritonFinding] = []  # torch.compile traces this; it warns of functools.cache
+
+
+def find_triton() -> TritonFinding:
+    """Import the Triton backend the first time, unless Triton is not there."""
+    if not _found:
+        _found.append(_look_for_triton())
+    return _found[0]
+
+
+def _look_for_triton() -> TritonFinding:
+    if find_spec("triton") is None:
+        return TritonFinding(
+            None, "not there: Triton is not installed (pip install 'geof[triton]')"
+        )
+    try:
+        from geof.kernels.triton_backend import TRITON
+    except ImportError as error:  # an installation for another Python or with parts missing
+        return TritonFinding(None, f"not there: Triton cannot be imported ({error})")
+    return TritonFinding(TRITON)
+
+
+def _find(name: str) -> Backend | None:
+    return find_triton().backend if name == "triton" else BACKENDS.get(name)
+
+
+def backends_on(device: torch.device, block_size: int = 8) -> dict[str, Backend]:
+    """Return the implementations that serve float32 blocks on a device, by name."""
+    request = Request(block_size, device, torch.float32)
+    found = {name: _find(name) for name in (*BACKENDS, "triton")}
+    return {
+        name: backend
+        for name, backend in found.items()
+        if backend is not None and backend.supports(request).error is None
+    }
+
+
+def _fastest(request: Request) -> str:
+    """Return the fastest backend that can serve a request."""
+    if request.device is None and torch.cuda.device_count():
+        find_triton()  # a model is being made: later torch.compile may trace, which cannot import
+    on_gpu = request.device is not None and request.device.type == "cuda"
+    name = "triton" if on_gpu else "native"
+    backend = _find(name)
+    usable = backend is not None and backend.supports(request).error is None
+    return name if usable else "torch"
 
 
 def resolve_backend(
@@ -81,7 +145,7 @@ def resolve_backend(
     """Return the implementation called ``name``; ``"auto"`` is the fastest one that can be used.
 
     Args:
-        name: A key of :data:`BACKENDS` or ``"auto"``.
+        name: A key of :data:`BACKENDS`, ``"triton"`` or ``"auto"``.
         block_size: :math:`m`.
         device: Where the tensors are (default: not known, the CPU is assumed).
         dtype: Their dtype (default: not known, float32 is assumed).
@@ -92,23 +156,23 @@ def resolve_backend(
         DtypeError: If it cannot work with such numbers.
     """
     request = Request(block_size, device, dtype, statistic)
-    if name == "auto":
-        native = BACKENDS.get("native")
-        usable = native is not None and native.supports(request).error is None
-        name = "native" if usable else "torch"
-    if name == "native" and name not in BACKENDS:
-        support = Support(find_library().reason, ConfigError)
-    elif name not in BACKENDS:
+    name = _fastest(request) if name == "auto" else name
+    backend = _find(name)
+    if backend is not None:
+        support = backend.supports(request)
+        if support.error is None:
+            return backend
+    elif name in ("native", "triton"):
+        reason = find_library().reason if name == "native" else find_triton().reason
+        support = Support(reason, ConfigError)
+    else:
         raise ConfigError(
             f"Expected 'backend' to name an implementation of the step (got {name!r}). "
-            + nearest(name, ["auto", *BACKENDS])
+            + nearest(name, ["auto", *BACKENDS, "triton"])
         )
-    else:
-        support = BACKENDS[name].supports(request)
-    if support.error is not None:
-        kernels = "the native kernels are" if name == "native" else f"the {name} backend is"
-        raise support.error(
-            f"Expected 'backend' to be usable here, but {kernels} {support.reason}. "
-            "Use backend='auto' or 'torch'; `geof doctor` tells more."
-        )
-    return BACKENDS[name]
+    assert support.error is not None, "what is supported was returned"
+    kernels = "the native kernels are" if name == "native" else f"the {name} backend is"
+    raise support.error(
+        f"Expected 'backend' to be usable here, but {kernels} {support.reason}. "
+        "Use backend='auto' or 'torch'; `geof doctor` tells more."
+    )

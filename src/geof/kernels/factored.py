@@ -20,13 +20,15 @@ catastrophically in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from geof.geometry import (
+    FeedbackTarget,
+    JitterSchedule,
     apply_frame,
     feedback_target,
     frame_from_coordinates,
@@ -40,7 +42,28 @@ from geof.kernels.operators import stand_in
 def factored_statistics(
     xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
 ) -> StepStatistics:
-    """Return Eqs. (4) to (10) in factored form; shapes as in :mod:`geof.kernels.interface`.
+    """Return Eqs. (4) to (10) in factored form; shapes as in :mod:`geof.kernels.interface`."""
+    return statistics_by(edge_moments, feedback_target, xi, message, coords, edges, spec)
+
+
+class _Moments(Protocol):
+    """What :func:`edge_moments` computes."""
+
+    def __call__(
+        self, h: Tensor, y: Tensor, edges: Neighbourhoods, temperature: float, /, *, second: bool
+    ) -> EdgeMoments: ...
+
+
+def statistics_by(
+    moments_of: _Moments,
+    target_of: Callable[[Tensor, Tensor, JitterSchedule], FeedbackTarget],
+    xi: Tensor,
+    message: Tensor,
+    coords: Tensor,
+    edges: Neighbourhoods,
+    spec: StepSpec,
+) -> StepStatistics:
+    """Return the same by other implementations of the sums over edges and of the target.
 
     Half precision is computed in single precision: torch has no triangular solve for it.
     """
@@ -49,7 +72,7 @@ def factored_statistics(
     frame = frame_from_coordinates(coords)  # (n, B, m, m)
     h = apply_frame(frame, xi)  # (n, B, m)
     y = apply_frame(frame, message) if spec.frame_transport else message
-    moments = edge_moments(
+    moments = moments_of(
         h, y, edges, spec.temperature, second=spec.statistic in ("full", "diagonal")
     )
     pull = frame if spec.frame_transport else None
@@ -60,7 +83,7 @@ def factored_statistics(
     moment = moment + spec.spectral_floor * torch.eye(
         moment.size(-1), dtype=moment.dtype, device=moment.device
     )
-    target, attempt = feedback_target(moment, coords, spec.schedule)
+    target, attempt = target_of(moment, coords, spec.schedule)
     return StepStatistics(moments.weight, aggregate.to(given), moment, target.to(given), attempt)
 
 

@@ -1,0 +1,422 @@
+r"""Operators over the Triton kernels, with their backward passes.
+
+Each is one ``torch.library`` operator, so ``torch.compile`` and ``torch.export`` see a single
+node. The backward pass over sources walks the edges in the order of their sources, which the plan
+of the neighbourhoods holds beside the given one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from geof.geometry import JitterSchedule, coordinates_from_frame
+from geof.geometry.cholesky import (
+    RELATIVE_JITTERS,
+    FeedbackTarget,
+    is_kept,
+    is_rescued,
+    report_attempts,
+)
+from geof.kernels import triton_kernels as kernels
+from geof.kernels.factored import EdgeMoments
+from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.operators import stand_in
+
+
+class TransposedPlan(NamedTuple):
+    """The edges by target and, for the backward pass, by source.
+
+    Attributes:
+        pointer: ``(n + 1,)``; node ``i``'s incoming edges are ``pointer[i]:pointer[i + 1]``.
+        source: ``(E,)``, of each.
+        out_pointer: ``(n + 1,)``, the same for outgoing edges.
+        out_target: ``(E,)``, of each outgoing edge.
+        out_edge: ``(E,)``, its place among the incoming ones.
+    """
+
+    pointer: Tensor
+    source: Tensor
+    out_pointer: Tensor
+    out_target: Tensor
+    out_edge: Tensor
+
+
+def transposed_plan(edges: Neighbourhoods) -> TransposedPlan:
+    """Return the plan of the neighbourhoods, made once."""
+
+    def build() -> TransposedPlan:
+        # Half the memory traffic of int64, wherever that can count the edges.
+        small = max(len(edges.source), edges.num_nodes) < 2**31
+        kind = torch.int32 if small else torch.int64
+        ends = torch.arange(edges.num_nodes + 1, device=edges.source.device)
+        by_source, order = edges.source.sort(stable=True)
+        made = (
+            torch.searchsorted(edges.target.contiguous(), ends),
+            edges.source,
+            torch.searchsorted(by_source, ends),
+            edges.target[order],
+            order,
+        )
+        return TransposedPlan(*(part.to(kind) for part in made))
+
+    return build() if torch.compiler.is_compiling() else edges.cached(TransposedPlan, build)
+
+
+class Tiling(NamedTuple):
+    """How an edge kernel's programs are cut.
+
+    Attributes:
+        edges: Edges at a time.
+        rows: Entries of a node's row per program.
+        cols: The power of two from ``m`` on.
+        groups: Programs per node.
+    """
+
+    edges: int
+    rows: int
+    cols: int
+    groups: int
+
+
+LARGEST_ROWS = 64
+LARGEST_TILE = 2048  # entries at a time: 16 per thread and temporary, which does not spill
+LARGEST_EDGES = 16
+WIDEST = 128  # entries of a row at a time where the weights are formed
+# Said, because Triton's default for contracting a product and a sum changes between versions.
+LAUNCH = {"num_warps": 4, "enable_fp_fusion": True}
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below ``number``."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def edge_tiling(d: int, m: int, *, second: bool) -> Tiling:
+    """Return the tiling for rows of ``d`` numbers in blocks of ``m``."""
+    rows, cols = min(power_of_two(d), LARGEST_ROWS), power_of_two(m)
+    edges = LARGEST_TILE // (rows * (cols if second else 1))
+    return Tiling(max(1, min(edges, LARGEST_EDGES)), rows, cols, -(-d // rows))
+
+
+def block_tiling(m: int) -> tuple[int, int]:
+    """Return the padded size of a block and how many a program takes."""
+    size = power_of_two(m)
+    return size, max(1, min(LARGEST_TILE // 2 // (size * size), 64))
+
+
+@lru_cache(maxsize=64)
+def _on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return scalars for a kernel; copied once, since a copy waits for the device."""
+    with torch.inference_mode(False):
+        return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+def _at(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Return a context that launches on the tensor's device."""
+    return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()
+
+
+def edge_moments(
+    h: Tensor, y: Tensor, edges: Neighbourhoods, temperature: float, *, second: bool
+) -> EdgeMoments:
+    """Do what :func:`geof.kernels.factored.edge_moments` does, for edges that carry nothing."""
+    plan = list(transposed_plan(edges))
+    return EdgeMoments(*_edge_moments(h, y, plan, edges.active, temperature, second))
+
+
+@torch.library.custom_op("geof::triton_edge_moments", mutates_args=())
+def _edge_moments(
+    h: Tensor,
+    y: Tensor,
+    plan: Sequence[Tensor],
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    h, y = h.contiguous(), y.contiguous()
+    pointer, source, *_ = plan
+    n, blocks, m = y.shape
+    d = blocks * m
+    weight, first, outer = _empty_moments(h, y, source, second)
+    if not n:
+        return weight, first, outer
+    tiles = edge_tiling(d, m, second=second)
+    score, normaliser = torch.empty_like(weight), h.new_empty(n)
+    tau = _on_device((temperature,), h.dtype, h.device)
+    with _at(h):
+        kernels.edge_scores[(n,)](
+            h,
+            pointer,
+            source,
+            score if active is None else active.view(torch.uint8),
+            tau,
+            score,
+            normaliser,
+            d,
+            EDGES=LARGEST_EDGES,
+            WIDTH=min(power_of_two(d), WIDEST),
+            MASKED=active is not None,
+            **LAUNCH,
+        )
+        kernels.weighted_moments[(n, tiles.groups)](
+            y,
+            pointer,
+            source,
+            score,
+            normaliser,
+            weight,
+            first,
+            outer,
+            d,
+            m,
+            EDGES=tiles.edges,
+            ROWS=tiles.rows,
+            COLS=tiles.cols,
+            SECOND=second,
+            **LAUNCH,
+        )
+    return weight, first, outer
+
+
+def _empty_moments(
+    h: Tensor, y: Tensor, source: Tensor, second: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    outer = y.new_empty(*y.shape, y.size(-1)) if second else y.new_empty(0)
+    return h.new_empty(source.shape), y.new_empty(y.shape), outer
+
+
+@_edge_moments.register_fake
+@stand_in
+def _(
+    h: Tensor,
+    y: Tensor,
+    plan: Sequence[Tensor],
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_moments(h, y, plan[1], second)
+
+
+@torch.library.custom_op("geof::triton_edge_moments_backward", mutates_args=())
+def _edge_moments_backward(
+    grad_weight: Tensor,
+    grad_first: Tensor,
+    grad_second: Tensor,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    plan: Sequence[Tensor],
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor]:
+    h, y, grad_weight, grad_first = (v.contiguous() for v in (h, y, grad_weight, grad_first))
+    pointer, source, out_pointer, out_target, out_edge = plan
+    n, blocks, m = y.shape
+    d, num_edges = blocks * m, len(source)
+    grad_h, grad_y = torch.empty_like(h), torch.empty_like(y)
+    if not n:
+        return grad_h, grad_y
+    curvature = (grad_second + grad_second.mT).contiguous() if second else grad_first
+    tiles = edge_tiling(d, m, second=second)
+    share, grad_exponent = h.new_empty(tiles.groups, num_edges), torch.empty_like(weight)
+    tile = {"EDGES": tiles.edges, "ROWS": tiles.rows, "COLS": tiles.cols, "SECOND": second}
+    with _at(h):
+        kernels.pull_on_weights[(n, tiles.groups)](
+            y,
+            pointer,
+            source,
+            weight,
+            grad_first,
+            curvature,
+            share,
+            grad_y,
+            d,
+            m,
+            num_edges,
+            **tile,
+            **LAUNCH,
+        )
+        kernels.pull_on_exponents[(n,)](
+            pointer,
+            weight,
+            grad_weight,
+            share,
+            grad_exponent,
+            num_edges,
+            tiles.groups,
+            EDGES=2 * LARGEST_EDGES,
+            **LAUNCH,
+        )
+        kernels.pull_on_states[(n, tiles.groups)](
+            h,
+            y,
+            pointer,
+            source,
+            out_pointer,
+            out_target,
+            out_edge,
+            weight,
+            grad_exponent,
+            grad_first,
+            curvature,
+            _on_device((temperature,), h.dtype, h.device),
+            grad_h,
+            grad_y,
+            d,
+            m,
+            **tile,
+            **LAUNCH,
+        )
+    return grad_h, grad_y
+
+
+@_edge_moments_backward.register_fake
+@stand_in
+def _(
+    grad_weight: Tensor,
+    grad_first: Tensor,
+    grad_second: Tensor,
+    h: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    plan: Sequence[Tensor],
+    temperature: float,
+    second: bool,
+) -> tuple[Tensor, Tensor]:
+    return h.new_empty(h.shape), y.new_empty(y.shape)
+
+
+def _save_moments(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    h, y, plan, _, ctx.temperature, ctx.second = inputs
+    ctx.save_for_backward(h, y, output[0], *plan)
+
+
+def _moments_gradient(
+    ctx: Any, grad_weight: Tensor, grad_first: Tensor, grad_second: Tensor
+) -> tuple[Any, ...]:
+    h, y, weight, *plan = ctx.saved_tensors
+    grads = _edge_moments_backward(
+        grad_weight,
+        grad_first,
+        grad_second,
+        h,
+        y,
+        weight,
+        plan,
+        ctx.temperature,
+        ctx.second,
+    )
+    return *grads, [None for _ in plan], None, None, None
+
+
+_edge_moments.register_autograd(_moments_gradient, setup_context=_save_moments)
+
+
+def feedback_target(moment: Tensor, present: Tensor, schedule: JitterSchedule) -> FeedbackTarget:
+    """Do what :func:`geof.geometry.feedback_target` does.
+
+    Raises:
+        NonFiniteError: If a block has a NaN or an infinity.
+    """
+    factor, attempt = _cholesky(moment, schedule.initial, schedule.growth, schedule.retries)
+    kept = is_kept(attempt, schedule).unsqueeze(-1)
+    return FeedbackTarget(torch.where(kept, present, coordinates_from_frame(factor)), attempt)
+
+
+@torch.library.custom_op("geof::triton_cholesky", mutates_args=())
+def _cholesky(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tensor, Tensor]:
+    matrix = matrix.contiguous()
+    factor, attempt = _empty_factor(matrix)
+    if not attempt.numel():
+        return factor, attempt
+    schedule = JitterSchedule(jitter, growth, retries)
+    fixed = [jitter * growth**t for t in range(retries + 1)]
+    jitters = (*fixed, *(schedule.largest for _ in RELATIVE_JITTERS))
+    relative = (*(0.0 for _ in fixed), *RELATIVE_JITTERS)
+    size, per_program = block_tiling(matrix.size(-1))
+    with _at(matrix):
+        kernels.block_cholesky[(-(-attempt.numel() // per_program),)](
+            matrix,
+            _on_device(jitters, matrix.dtype, matrix.device),
+            _on_device(relative, matrix.dtype, matrix.device),
+            factor,
+            attempt,
+            attempt.numel(),
+            matrix.size(-1),
+            len(jitters),
+            SIZE=size,
+            BLOCKS=per_program,
+            **LAUNCH,
+        )
+    most = int(attempt.max())
+    if most > 0:
+        _report(matrix, attempt, schedule, most)
+    return factor, attempt
+
+
+def _report(matrix: Tensor, attempt: Tensor, schedule: JitterSchedule, most: int) -> None:
+    """Raise for blocks that are not finite, count and warn about the others."""
+    failed = attempt > 0
+    finite = matrix.tril().isfinite().all(-1).all(-1)
+    report_attempts(
+        attempt.numel(),
+        schedule,
+        non_finite=int((failed & ~finite).sum()),
+        retried=int(failed.sum()),
+        most_retries=most,
+        rescued=int(is_rescued(attempt, schedule).sum()),
+        kept=int(is_kept(attempt, schedule).sum()),
+    )
+
+
+def _empty_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    return matrix.new_empty(matrix.shape), matrix.new_empty(matrix.shape[:-2], dtype=torch.long)
+
+
+@_cholesky.register_fake
+@stand_in
+def _(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tensor, Tensor]:
+    return _empty_factor(matrix)
+
+
+@torch.library.custom_op("geof::triton_cholesky_adjoint", mutates_args=())
+def _cholesky_adjoint(factor: Tensor, grad: Tensor) -> Tensor:
+    factor, grad = factor.contiguous(), grad.contiguous()
+    made = torch.empty_like(factor)
+    m = factor.size(-1)
+    count = factor.numel() // (m * m)
+    if not count:
+        return made
+    size, per_program = block_tiling(m)
+    with _at(factor):
+        kernels.block_cholesky_adjoint[(-(-count // per_program),)](
+            factor, grad, made, count, m, SIZE=size, BLOCKS=per_program, **LAUNCH
+        )
+    return made
+
+
+@_cholesky_adjoint.register_fake
+@stand_in
+def _(factor: Tensor, grad: Tensor) -> Tensor:
+    return factor.new_empty(factor.shape)
+
+
+def _save_factor(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    factor, attempt = output
+    ctx.mark_non_differentiable(attempt)
+    ctx.save_for_backward(factor)
+
+
+def _factor_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    (factor,) = ctx.saved_tensors
+    return _cholesky_adjoint(factor, grad), None, None, None
+
+
+_cholesky.register_autograd(_factor_gradient, setup_context=_save_factor)
