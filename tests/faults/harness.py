@@ -168,20 +168,21 @@ def _content(path: Path) -> Any:
     if path.name.endswith("lock") or path.name == "study.db":
         return None
     if path.name == "result.json":
-        result = json.loads(path.read_text())
-        return {n: v for n, v in result.items() if n not in ("seconds_per_epoch", "peak_rss_bytes")}
+        return _without_cost(path.read_text())
+    if path.suffix == ".jsonl" and path.name != "metrics.jsonl":
+        return [_without_cost(line) for line in path.read_text().splitlines()]
     if path.name == "summary.csv":
         lines = [line.split(",") for line in path.read_text().splitlines()]
-        column = lines[0].index("seconds")
-        kept = ("trial", "seconds")  # a trial begun twice has a number for each beginning
-        return [
-            [v for n, v in zip(lines[0], row, strict=True) if n not in kept]
-            for row in lines
-            if column
-        ]
+        other = ("trial", "seconds")  # a trial begun twice has a number for each beginning
+        return [[v for n, v in zip(lines[0], row, strict=True) if n not in other] for row in lines]
     if path.name == "best.yaml":
         return path.read_text().partition("\n")[2]
     return path.read_bytes()
+
+
+def _without_cost(text: str) -> dict[str, Any]:
+    content = json.loads(text)
+    return {n: v for n, v in content.items() if n not in ("seconds_per_epoch", "peak_rss_bytes")}
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,14 +15,8 @@ from geof.cli import main
 from geof.data.cache import Entry, load_or_build
 from geof.training import trials
 from tests.faults.conftest import WORDS
-from tests.faults.harness import (
-    FULL,
-    committing,
-    contents,
-    dying,
-    forked,
-    number_of_deeds,
-)
+from tests.faults.harness import FULL, committing, contents, dying, forked, number_of_deeds
+from tests.faults.studies import sweep
 
 
 def points(total: int) -> range:
@@ -75,21 +68,9 @@ def test_a_run(kind, sources, tmp_path, tried):
 
 def test_a_sweep(tmp_path, tried):
     pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(40, 5)).astype("float32")
-    np.savez(
-        tmp_path / "g.npz",
-        x=x,
-        edge_index=generator.integers(0, 40, (2, 90)),
-        y=(x[:, 0] > 0).astype("int64"),
-    )
-    (tmp_path / "space.yaml").write_text("learning_rate: {low: 1e-3, high: 1e-1, log: true}\n")
 
     def make(folder: Path) -> Callable[[], Any]:
-        words = ["sweep", str(tmp_path / "space.yaml"), "--npz", str(tmp_path / "g.npz")]
-        words += ["--quiet", "--method", "gcn", "options.hidden_channels=8", "epochs=1"]
-        words += ["--workers", "1", "--trials", "2", "--splits", "0", "--sampler", "random"]
-        return lambda: main([*words, "--preset", "none", "--out", str(folder / "study")])
+        return lambda: main(sweep(tmp_path, folder / "study"))
 
     survives(make, tmp_path, tried, committing)
 
