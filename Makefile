@@ -8,7 +8,7 @@ JOBS ?= 2
 # Tests start many processes: each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-browser docs lint format types check clean
+.PHONY: demo test test-slow test-faults test-browser docs lint format types check clean
 
 # Two stamps, so that the demo does not wait for the test tools.
 $(VENV)/installed: pyproject.toml constraints.txt $(wildcard native/*)
@@ -32,6 +32,10 @@ test: $(VENV)/installed-dev
 # A module's tests take turns: many of them use all cores, or share what takes long to make.
 test-slow: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope
+
+# Every point instead of a few, in one process, which says at the end how many tries there were.
+test-faults: $(VENV)/installed-dev
+	GEOF_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/faults paper/tests/faults
 
 # Every page, link and docstring is checked.
 docs: $(VENV)/installed

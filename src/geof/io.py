@@ -11,7 +11,10 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,27 +24,36 @@ from geof.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import yaml
 
+if sys.platform == "win32":
+    fcntl = None
+else:
+    import fcntl
+
 Tree: TypeAlias = dict[str, Any]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` so that ``path`` holds either the old bytes or all of the new ones.
 
-    Who may read the file is what the umask says, as for any other.
+    Who may read the file is what the umask says, as for any other. What a process that was killed
+    while it wrote the same file has left is removed.
 
     Raises:
         DataError: If the folder cannot be written to; nothing is left behind.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        remove_abandoned(path.parent, re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}"))
+        temporary, handle = _created_beside(path)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+                if fcntl is not None:  # renamed while held: nobody takes it for abandoned
+                    os.replace(temporary, path)
+            if fcntl is None:  # Windows renames no open file
+                os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -50,6 +62,53 @@ def write_atomically(path: Path, content: bytes) -> None:
             f"Expected to write '{path}', but {error.strerror or error}. Check the path, the "
             "permissions and the free space."
         ) from error
+
+
+def _created_beside(path: Path) -> tuple[Path, int]:
+    """Create a temporary file beside ``path``, held until its handle is closed."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if hold(handle, temporary):
+            return temporary, handle
+        os.close(handle)
+
+
+def hold(handle: int, path: Path) -> bool:
+    """Hold a file or folder of this process's, so that nobody takes it for abandoned.
+
+    The system lets go when the handle is closed or the process dies.
+
+    Returns:
+        Whether it is still there: somebody may have removed it before it was held.
+    """
+    if fcntl is None:
+        return True
+    with suppress(OSError):  # a file system without locks: nothing there is ever abandoned
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return os.path.lexists(path)
+
+
+def remove_abandoned(folder: Path, name: re.Pattern[str]) -> None:
+    """Remove what killed processes have left: files and folders of that name nobody holds."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for path in [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]:
+            with suppress(OSError), _held_by_nobody(path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def _held_by_nobody(path: Path) -> Iterator[None]:
+    """Hold what another process made; raise ``OSError`` if that one lives."""
+    if fcntl is None:
+        yield  # Windows removes no open file
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, content: Any) -> None:

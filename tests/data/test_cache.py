@@ -13,6 +13,7 @@ import torch
 from geof.data import cache
 from geof.data.cache import Entry, cache_folder, cache_key, content_hash, load_or_build, read_entry
 from geof.errors import DataError
+from geof.io import hold
 
 KEY = cache_key({"file": "00"}, 1, {})
 
@@ -206,3 +207,19 @@ def test_two_processes_at_once_do_not_corrupt_it(geof, tmp_path):
     for i in range(60):
         entry = load_or_build("kind", f"{i:032d}", never, folder)
         assert bool((entry.tensors["x"] == i).all())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks that end with a process")
+def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_path):
+    dead, alive = tmp_path / "kind" / ".new-dead", tmp_path / "kind" / ".new-alive"
+    for folder in (dead, alive):
+        folder.mkdir(parents=True)
+        (folder / "tensors.safetensors").write_bytes(b"half")
+    handle = os.open(alive, os.O_RDONLY)
+    try:
+        assert hold(handle, alive)
+        load_or_build("kind", KEY, an_entry, tmp_path)
+    finally:
+        os.close(handle)
+    assert not dead.exists()
+    assert (alive / "tensors.safetensors").exists()

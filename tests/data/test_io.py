@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
+from geof import io
 from geof.errors import DataError
-from geof.io import read_json, write_json
+from geof.io import hold, read_json, write_atomically, write_json
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
@@ -32,6 +34,36 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="No space left"):
         write_json(tmp_path / "config.json", {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks that end with a process")
+def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path):
+    names = {"dead": ".table.csv.00c0ffee", "alive": ".table.csv.0badcafe"}
+    others = [".table.csv.mine", ".other.csv.00c0ffee"]
+    for name in (*names.values(), *others):
+        (tmp_path / name).write_text("half")
+    with (tmp_path / names["alive"]).open("w") as file:
+        assert hold(file.fileno(), tmp_path / names["alive"])
+        write_atomically(tmp_path / "table.csv", b"whole")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == sorted([names["alive"], *others, "table.csv"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks that end with a process")
+def test_a_file_removed_before_it_was_held_is_made_again(tmp_path, monkeypatch):
+    """As by a process that takes it for abandoned at that very moment."""
+    whole, removed = io.hold, []
+
+    def late(handle, path):
+        if not removed:
+            removed.append(path)
+            path.unlink()
+        return whole(handle, path)
+
+    monkeypatch.setattr(io, "hold", late)
+    write_atomically(tmp_path / "table.csv", b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+    assert removed
 
 
 def test_json_is_read(tmp_path):

@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,15 @@ from torch import Tensor
 
 from geof.data.files import file_digest
 from geof.errors import DataError
-from geof.io import read_json
+from geof.io import hold, read_json, remove_abandoned
 
 FORMAT_VERSION = 1
 """Raised whenever the layout of an entry changes."""
 
 _TENSORS, _INDEX = "tensors.safetensors", "entry.json"
-_TEMPORARY = ".tmp-"
+_TEMPORARY = re.compile(r"\.new-.*")
+_UNHELD = ".tmp-"
+"""As earlier versions named what they wrote, without holding it."""
 _ABANDONED_SECONDS = 24 * 3600
 
 
@@ -133,12 +137,9 @@ def publish(place: Path, entry: Entry) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(place.parent)
-        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=_TEMPORARY))
-        try:
+        with _temporary(place.parent) as temporary:
             _write(temporary, entry)
             _move_into_place(temporary, place)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(
@@ -180,18 +181,31 @@ def _move_into_place(temporary: Path, place: Path, attempts: int = 10) -> None:
 
 def _set_aside(place: Path) -> None:
     """Remove what is at ``place`` in one step for those who look."""
-    aside = Path(tempfile.mkdtemp(dir=place.parent, prefix=_TEMPORARY))
-    try:
+    with _temporary(place.parent) as aside, suppress(FileNotFoundError):
         os.rename(place, aside / "old")
-    except FileNotFoundError:
-        pass
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """Yield a new folder, removed at the end; one whose process is killed is found by the next."""
+    while True:
+        path = Path(tempfile.mkdtemp(dir=folder, prefix=".new-"))
+        handle = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+        if handle is None or hold(handle, path):
+            break
+        os.close(handle)
+    try:
+        yield path
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what processes killed while writing have left behind, a day later."""
-    for path in folder.glob(f"{_TEMPORARY}*"):
+    """Remove what processes killed while writing have left; of earlier versions, a day later."""
+    remove_abandoned(folder, _TEMPORARY)
+    for path in folder.glob(f"{_UNHELD}*"):
         try:
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)

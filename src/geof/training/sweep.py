@@ -115,17 +115,42 @@ class Sweep:
             raise ConfigError(f"Expected a study folder without '?', '{{', '}}' (got '{folder}').")
         self._optuna = load_optuna()
         folder.mkdir(parents=True, exist_ok=True)
+        # SQLite, SQLAlchemy, Optuna and JSON each have several ways of finding it damaged.
+        with self._database(Exception):
+            self._study = self._opened()
+            self.finished()
+        self._training: dict[str, list[Any]] = {}  # by folder; several where a point came twice
+
+    def _opened(self) -> Any:
         # A tool of Optuna's may be reading: wait rather than give up.
         storage = self._optuna.storages.RDBStorage(
-            f"sqlite:///{folder / 'study.db'}", engine_kwargs={"connect_args": {"timeout": 120}}
+            f"sqlite:///{self.folder / 'study.db'}",
+            engine_kwargs={"connect_args": {"timeout": 120}},
         )
-        self._study = self._optuna.create_study(
+        return self._optuna.create_study(
             storage=storage,
             study_name="sweep",
             direction="minimize" if self.metric.lower else "maximize",
             load_if_exists=True,
         )
-        self._training: dict[str, list[Any]] = {}  # by folder; several where a point came twice
+
+    @contextmanager
+    def _database(self, *kinds: type[Exception]) -> Iterator[None]:
+        """Raise ``DataError`` where the database cannot be read or written."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        kinds = (*kinds, SQLAlchemyError, self._optuna.exceptions.StorageInternalError)
+        try:
+            yield
+        except GeofError:
+            raise
+        except kinds as error:
+            reason = _one_line(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+            raise DataError(
+                f"Expected to read and write the study in '{self.folder / 'study.db'}', but "
+                f"{reason} Check the permissions and the free space; if it was damaged, use a "
+                "copy or name another folder."
+            ) from error
 
     def run(
         self,
@@ -147,11 +172,21 @@ class Sweep:
             StoppedError: If ``should_stop`` said so; trials under way go on when the study does.
             DataError: If something is wrong that no other options would mend.
         """
+        with self._database():
+            self._run(trainer, executor or InProcess(), should_stop, on_trial)
+
+    def _run(
+        self,
+        trainer: TrialTrainer,
+        executor: Executor,
+        should_stop: Callable[[], bool],
+        on_trial: Callable[[], None],
+    ) -> None:
         self._prepare()
         self.write_reports()
         self._training.clear()
         ended: list[GeofError] = []  # what ends the search rather than a trial
-        outcomes = (executor or InProcess()).run(
+        outcomes = executor.run(
             trainer, self._wanted(on_trial), should_stop=lambda: bool(ended) or should_stop()
         )
         with closing(outcomes):

@@ -412,9 +412,10 @@ def _read(path: Path) -> Mapping[RowKey, list[AnyRun]]:
 def _parsed(path: Path, *state: int) -> Mapping[RowKey, list[AnyRun]]:
     """Return what is in a file, read once as long as it stays as it is."""
     found: dict[RowKey, list[AnyRun]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # Line by line: bytes that are no text are told with the line they stand in.
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            run = _from_line(line)
+            run = _from_line(line.decode())
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"Expected a recorded run in line {number} of '{path}' ({error}). Take the line "

@@ -1,0 +1,55 @@
+"""Thousands of steps of every task: neither memory nor open files grow."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from geof.training import TrainingConfig, Watch
+from tests.faults.harness import forked, tries
+from tests.training.toys import SAMPLED_TASKS, TASKS, fit
+
+EPOCHS = tries(300, 2000)
+ROOM = 6_000_000
+"""Bytes: what allocators keep; a tensor of a step is some hundred."""
+
+
+def resident() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.parametrize("kind", [*TASKS, *SAMPLED_TASKS])
+def test_nothing_grows(kind, tmp_path, tried):
+    task = {**TASKS, **SAMPLED_TASKS}[kind]()
+    seen: list[tuple[int, int]] = []
+    steps = 0
+
+    def count(epoch: int, step: int) -> None:
+        nonlocal steps
+        steps += 1
+
+    def look(report) -> None:
+        if report.epoch in (EPOCHS // 3, EPOCHS):
+            seen.append((resident(), descriptors()))
+
+    def train() -> int:
+        options = {"hidden_channels": 4, "blocks": 1, "controller_channels": 2}
+        watch = Watch(on_epoch=look, on_step=count, save_seconds=0.5)
+        training = TrainingConfig(epochs=EPOCHS, learning_rate=1e-3)
+        fit(task, training, options=options, out=tmp_path / "run", watch=watch)
+        (early, files), (late, still) = seen
+        print(late - early, still - files, steps)
+        return int(late - early > ROOM or still > files)
+
+    ended = forked(train, seconds=1200.0)
+    assert ended.code == 0, ended.said
+    tried(int(ended.said.split()[-1]))
