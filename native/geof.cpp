@@ -10,6 +10,7 @@
 #include "frames.h"
 #include "gate.h"
 #include "moments.h"
+#include "sample.h"
 
 namespace geof {
 namespace {
@@ -24,11 +25,13 @@ bool all_below(const int32_t* index, int64_t count, int64_t bound) {
 // Whether the edges stay inside the arrays that a kernel reads by them. The backward pass also
 // reads `target` and, span by span, `by_source`.
 bool sound(const geof_moments& a, bool backward) {
-  const int64_t n = a.shape.n;
+  const int64_t n = a.shape.n, rows = a.sources ? a.sources : n;
+  if (a.first_target < 0 || a.first_target > rows - n) return false;
+  if (backward && rows != n) return false;
   if (a.pointer[0] != 0 || a.pointer[n] != a.E) return false;
   bool wrong = false;
   for (int64_t i = 0; i < n; ++i) wrong |= a.pointer[i + 1] < a.pointer[i];
-  if (wrong || !all_below(a.source, a.E, n)) return false;
+  if (wrong || !all_below(a.source, a.E, rows)) return false;
   if (a.table)  // a negative row is none
     for (int64_t e = 0; e < a.E; ++e) wrong |= a.row[e] >= a.rows;
   if (wrong || !backward) return !wrong;
@@ -130,7 +133,8 @@ MomentArguments<T> typed(const geof_moments& a) {
           in<T>(a.table),
           a.rows,
           out<T>(a.grad_bias),
-          out<T>(a.grad_table)};
+          out<T>(a.grad_table),
+          a.first_target};
 }
 
 template <class T>
@@ -305,5 +309,24 @@ int geof_gate(const geof_gate_args* a) {
 }
 int geof_gate_backward(const geof_gate_args* a) {
   a->dtype == 0 ? gate_backward(typed<float>(*a)) : gate_backward(typed<double>(*a));
+  return 0;
+}
+
+int geof_sample(geof_sample_args* a) try {
+  Sampled& made = last_sample();
+  if (!Sampler(*a, made).run()) return 2;
+  a->nodes = int64_t(made.nodes.size());
+  a->edges = int64_t(made.place.size());
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+int geof_sample_take(int64_t* nodes, int64_t* source, int64_t* target, int64_t* place) {
+  const Sampled& made = last_sample();
+  std::copy(made.nodes.begin(), made.nodes.end(), nodes);
+  std::copy(made.source.begin(), made.source.end(), source);
+  std::copy(made.target.begin(), made.target.end(), target);
+  if (place) std::copy(made.place.begin(), made.place.end(), place);
   return 0;
 }

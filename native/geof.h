@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define GEOF_ABI 4
+#define GEOF_ABI 5
 #define GEOF_EXPORT __attribute__((visibility("default")))
 #define GEOF_LARGEST_BLOCK 32
 
@@ -54,6 +54,9 @@ typedef struct {
   const void* table;     /* (rows, m, B), or null */
   int64_t rows;
   void *grad_bias, *grad_table; /* or null, with their inputs */
+  /* Forward only: with `sources` above 0, h and y have that many rows, which `source` counts, and
+   * those of the n targets begin at `first_target`. */
+  int64_t sources, first_target;
 } geof_moments;
 
 typedef struct {
@@ -92,6 +95,14 @@ typedef struct {
   void *grad_pre, *grad_x, *grad_aggregate;
 } geof_gate_args;
 
+typedef struct {
+  int64_t n, E, seeds, hops;
+  const int64_t *pointer, *source; /* (n + 1), (E): the in-neighbours of every node */
+  const int64_t *seed, *fanout;    /* (seeds), each once; (hops), -1 for all */
+  uint64_t state[4];               /* of NumPy's PCG64: state and increment, high words first */
+  int64_t nodes, edges;            /* how many were met and taken */
+} geof_sample_args;
+
 GEOF_EXPORT int geof_abi(void);
 GEOF_EXPORT int geof_openmp(void);
 GEOF_EXPORT const char* geof_compiler(void);
@@ -115,6 +126,11 @@ GEOF_EXPORT int geof_evolve(geof_evolve_args*);
 GEOF_EXPORT int geof_evolve_backward(geof_evolve_args*);
 GEOF_EXPORT int geof_gate(const geof_gate_args*);
 GEOF_EXPORT int geof_gate_backward(const geof_gate_args*);
+
+/* Sampled neighbourhoods of some seeds; the thread that drew them takes them into arrays of its own:
+ * nodes, and of each edge its ends, as positions among them, and its place in `source` or null. */
+GEOF_EXPORT int geof_sample(geof_sample_args*);
+GEOF_EXPORT int geof_sample_take(int64_t* nodes, int64_t* source, int64_t* target, int64_t* place);
 
 #ifdef __cplusplus
 }

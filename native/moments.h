@@ -39,6 +39,7 @@ struct MomentArguments {
   const T* table;      // (rows, m, B)
   int64_t rows;
   T *grad_bias, *grad_table;  // backward only
+  int64_t first_target;       // forward only: the row of h and y where the targets begin
 };
 
 constexpr int kTile = 16;  // neighbours whose residuals are held at once
@@ -81,7 +82,7 @@ struct EdgeMoments {
     if (s.bias) return weigh_biased(s, i, d);
     constexpr int N = 32 / sizeof(T);
     const int64_t end = s.pointer[i + 1];
-    const T* hi = s.h + i * d;
+    const T* hi = s.h + (s.first_target + i) * d;
     T total = 0;
     for (int64_t tile = s.pointer[i]; tile < end; tile += kTile) {
       const int count = int(end - tile < kTile ? end - tile : kTile);
@@ -110,7 +111,7 @@ struct EdgeMoments {
     constexpr int N = 32 / sizeof(T);
     constexpr T never = -std::numeric_limits<T>::infinity();
     const int64_t begin = s.pointer[i], end = s.pointer[i + 1];
-    const T* hi = s.h + i * d;
+    const T* hi = s.h + (s.first_target + i) * d;
     T most = 0, total = 0;
     for (int64_t e = begin; e < end; ++e) {
       if (e + 4 < s.E) prefetch(s.h + s.source[e + 4] * d, d);
@@ -146,7 +147,7 @@ struct EdgeMoments {
   template <bool Carrying>
   static void sum_row_of(const A& s, int64_t i, Count<M> m, T* first, T* second) {
     const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
-    const T* yi = s.y + i * d;
+    const T* yi = s.y + (s.first_target + i) * d;
     V residual[kTile][capacity(M)];
     for (int64_t g = 0; g < B; g += W) {
       V sums[capacity(M)];

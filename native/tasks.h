@@ -9,7 +9,7 @@
 
 namespace geof {
 
-enum Purpose { kChunkScratch, kEdgeScratch };
+enum Purpose { kChunkScratch, kEdgeScratch, kNumberScratch };
 
 template <class T, Purpose>
 std::vector<T>& kept_memory() {

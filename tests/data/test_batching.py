@@ -9,11 +9,14 @@ import pytest
 import torch
 import torch_geometric.typing
 
+from geof.data import batching
 from geof.data.batching import NeighbourSampler, pyg_lib_available
 from geof.draws import raw_stream
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
 from geof.kernels import neighbourhood
+from geof.kernels.library import find_library
 from geof.kernels.neighbourhood import NeighbourIndex, pieces_of
+from geof.kernels.sampling import native_sample
 
 
 def random_edges(seed, nodes, edges):
@@ -36,6 +39,12 @@ def by_target(edge_index, names):
     for source, target in names[edge_index].t().tolist():
         found.setdefault(target, []).append(source)
     return found
+
+
+@pytest.fixture
+def in_numpy(monkeypatch):
+    """Do without the compiled sampler."""
+    monkeypatch.setattr(batching, "native_sample", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -109,6 +118,52 @@ def assert_same_batches(some, others):
         assert one.batch_size == other.batch_size
 
 
+@pytest.mark.parametrize("fanouts", [[3], [2, 3], [1, -1, 2], [-1, -1], [50, 256], [300, 2]])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_compiled_and_plain_draws_are_the_same(monkeypatch, fanouts, threads):
+    edges = torch.cat([random_edges(5, 80, 900), hub(80)], dim=1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for ids in (False, True):
+            given = NeighbourSampler(edges, 80, fanouts, batch_size=9, seed=2, edge_ids=ids)
+            compiled = list(given.batches(1))
+            monkeypatch.setattr(batching, "native_sample", lambda *_, **__: None)
+            assert_same_batches(compiled, given.batches(1))
+            if ids:
+                plain = given.batches(1)
+                assert all(
+                    torch.equal(a.e_id, b.e_id) for a, b in zip(compiled, plain, strict=True)
+                )
+            monkeypatch.undo()
+    finally:
+        torch.set_num_threads(before)
+
+
+def hub(nodes):
+    """Return edges from every node to node 0."""
+    return torch.stack([torch.arange(nodes), torch.zeros(nodes, dtype=torch.long)])
+
+
+@pytest.mark.skipif(find_library().library is None, reason="the kernels are not built")
+def test_the_kernel_refuses_an_index_that_points_outside():
+    wrong = NeighbourIndex(np.array([0, 1, 2]), np.array([1, 7]))
+    with pytest.raises(DataError, match="below the number of nodes"):
+        native_sample(wrong, np.array([0, 1]), [1], raw_stream(0))
+    beyond = NeighbourIndex(np.array([0, 1, 9]), np.array([1, 0]))
+    with pytest.raises(DataError, match="below the number of nodes"):
+        native_sample(beyond, np.array([1]), [-1], raw_stream(0))
+    with pytest.raises(DataError, match="below the number of nodes"):
+        native_sample(sampler().index, np.array([10]), [1], raw_stream(0))
+    wanted = list(sampler().batches(0))  # and nothing of it is remembered
+    assert_same_batches(wanted, sampler().batches(0))
+
+
+@pytest.mark.usefixtures("in_numpy")
+def test_pinned_batch_in_numpy():
+    test_pinned_batch()
+
+
 def test_pinned_batch():
     sampler = NeighbourSampler(random_ring(), 12, [2, 1], batch_size=4, seed=0)
     batch = next(sampler.batches(0))
@@ -154,6 +209,7 @@ def test_seeds_can_be_a_mask_and_keep_their_order():
     assert sampler.sample(torch.tensor([9, 2])).n_id[:2].tolist() == [9, 2]
 
 
+@pytest.mark.usefixtures("in_numpy")
 def test_numbering_does_not_trust_memory_it_has_not_written(monkeypatch):
     """Rooms that look as if their nodes had been met must not be believed."""
     edges = random_edges(3, 60, 200)
@@ -210,7 +266,7 @@ def test_a_fanout_above_every_degree_takes_all_at_once(fanout):
 def test_many_draws_of_a_hub_are_those_of_a_few_at_a_time(monkeypatch):
     bounds = np.array([700, 300, 10**6])
     wanted = neighbourhood._distinct_below(bounds, 200, raw_stream(0))
-    monkeypatch.setattr(neighbourhood, "_FEW", 100)
+    monkeypatch.setattr(neighbourhood, "FEW", 100)
     got = neighbourhood._distinct_below(bounds, 200, raw_stream(0))
     assert (got == wanted).all()
     assert all(

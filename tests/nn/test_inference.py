@@ -74,7 +74,56 @@ def test_odd_graphs():
     assert empty.shape == (0, 12)
 
 
-def test_each_step_sees_only_a_piece(monkeypatch):
+def test_each_piece_holds_the_state_of_its_targets_alone(monkeypatch):
+    seen, step = [], Recurrence.step_of_targets
+
+    def counted(self, images, edges, state, signature, number=0):
+        seen.append((number, len(state.features), len(signature), len(edges.source)))
+        return step(self, images, edges, state, signature, number)
+
+    monkeypatch.setattr(Recurrence, "step_of_targets", counted)
+    x, edges, signature = random_sample(5, nodes=300, edges=900)
+    evolve_in_pieces(build(steps=3), x, edges, signature, piece_size=50)
+    for number in range(3):  # every node is worked on once in every step
+        assert sum(nodes for step, nodes, *_ in seen if step == number) == 300
+    assert all(nodes == signed and count <= 50 for _, nodes, signed, count in seen)
+    assert 3 * 900 / 50 <= len(seen) <= 3 * 2 * 1200 / 50
+
+
+def test_what_neighbours_see_is_made_once_per_node_and_step(monkeypatch):
+    seen, images = [], Recurrence.images
+
+    def counted(self, state, number=0):
+        seen.append((number, len(state.features)))
+        return images(self, state, number)
+
+    monkeypatch.setattr(Recurrence, "images", counted)
+    x, edges, signature = random_sample(5, nodes=300, edges=900)
+    evolve_in_pieces(build(steps=2), x, edges, signature, piece_size=50)
+    assert [sum(nodes for step, nodes in seen if step == number) for number in (0, 1)] == [300] * 2
+    assert max(nodes for _, nodes in seen) <= 50
+
+
+def test_the_given_tensors_are_left_alone():
+    x, edges, signature = random_sample(5, nodes=30, edges=90)
+    kept = x.clone(), signature.clone()
+    model = build(atlas_initialisation=False)
+    parameters = [part.clone() for part in model.parameters()]
+    evolve_in_pieces(model, x, edges, signature, piece_size=9)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(signature, kept[1])
+    assert all(torch.equal(a, b) for a, b in zip(parameters, model.parameters(), strict=True))
+
+
+def test_nodes_that_start_from_one_geometry():
+    x, edges, _ = random_sample(5, nodes=30, edges=90)
+    model = GeoF(5, 12, blocks=3, steps=3).double()
+    whole = model(x, edges)
+    pieces = evolve_in_pieces(model, x, edges, None, piece_size=9)
+    torch.testing.assert_close(pieces, whole, atol=1e-12, rtol=1e-12)
+
+
+def test_each_step_of_the_reference_sees_only_a_piece(monkeypatch):
     sizes = []
     step = Recurrence.step
 
@@ -84,7 +133,8 @@ def test_each_step_sees_only_a_piece(monkeypatch):
 
     monkeypatch.setattr(Recurrence, "step", counted)
     x, edges, signature = random_sample(5, nodes=300, edges=900)
-    evolve_in_pieces(build(steps=3), x, edges, signature, piece_size=50)
+    model = build(steps=3, backend="reference")
+    evolve_in_pieces(model, x, edges, signature, piece_size=50)
     assert {step for step, *_ in sizes} == {0, 1, 2}
     assert max(nodes for _, nodes, _ in sizes) <= 50
     assert max(count for *_, count in sizes) <= 100  # edges, and a self-loop for each node

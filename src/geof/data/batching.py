@@ -1,11 +1,11 @@
 """Batches to train on: sampled neighbourhoods of a large graph, and many small graphs at once.
 
-In-neighbours are sorted by target, in plain NumPy (:mod:`geof.kernels.neighbourhood`). PyG's
-``NeighborLoader`` needs pyg-lib or torch-sparse. Whoever has pyg-lib (:func:`pyg_lib_available`)
-can use that loader in place of :class:`NeighbourSampler`: its batches have the same ``n_id``,
-``edge_index`` and ``batch_size``. For exact predictions of a large graph see
-:func:`geof.nn.evolve_in_pieces`. Batches of graphs are cut out of one packed array instead of put
-together from many small tensors.
+In-neighbours are sorted by target (:mod:`geof.kernels.neighbourhood`) and drawn in compiled code
+(:mod:`geof.kernels.sampling`) or, to the same draws, in plain NumPy. PyG's ``NeighborLoader``
+needs pyg-lib or torch-sparse. Whoever has pyg-lib (:func:`pyg_lib_available`) can use that loader
+in place of :class:`NeighbourSampler`: its batches have the same ``n_id``, ``edge_index`` and
+``batch_size``. For exact predictions of a large graph see :func:`geof.nn.evolve_in_pieces`.
+Batches of graphs are cut out of one packed array instead of put together from many small tensors.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from geof.data.sources import SignatureConfig, cached_signature
 from geof.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError
 from geof.kernels.neighbourhood import ALL, Cache, Neighbourhoods, NeighbourIndex
+from geof.kernels.sampling import native_sample
 from geof.methods.interface import GraphInputs
 from geof.options import require_positive
 from geof.signature import StructuralSignature
@@ -129,6 +130,14 @@ class NeighbourSampler:
         return self.nodes[raw_permutation(raw_stream(self.seed, _ORDER, epoch), len(self.nodes))]
 
     def _grow(self, seeds: Integers, bits: np.random.PCG64) -> NeighbourBatch:
+        wanted = self.origin is not None
+        made = native_sample(self.index, seeds, self.fanouts, bits, places=wanted)
+        nodes, edges, *places = self._grown(seeds, bits) if made is None else made
+        given = None if self.origin is None else torch.from_numpy(self.origin[places[0].numpy()])
+        return NeighbourBatch(nodes, edges, batch_size=len(seeds), e_id=given)
+
+    def _grown(self, seeds: Integers, bits: np.random.PCG64) -> list[Tensor]:
+        """Return nodes, edges and their places in the index, in plain NumPy."""
         met = _Numbering(self.index.num_nodes)
         frontier = met.add(seeds)
         sources, targets, chosen = [], [], []
@@ -141,13 +150,7 @@ class NeighbourSampler:
             sources.append(met.place[source])
             chosen.append(place)
         edges = np.stack([np.concatenate(sources), np.concatenate(targets)])
-        given = None if self.origin is None else self.origin[np.concatenate(chosen)]
-        return NeighbourBatch(
-            torch.from_numpy(met.nodes),
-            torch.from_numpy(edges),
-            batch_size=len(seeds),
-            e_id=None if given is None else torch.from_numpy(given),
-        )
+        return [torch.from_numpy(part) for part in (met.nodes, edges, np.concatenate(chosen))]
 
 
 class _Numbering:

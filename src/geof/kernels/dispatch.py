@@ -10,14 +10,16 @@ from torch import Tensor
 
 from geof.errors import ConfigError, DtypeError, nearest
 from geof.geometry import apply_frame, frame_from_coordinates
-from geof.kernels.factored import factored_statistics
+from geof.kernels.factored import factored_images, factored_statistics, factored_targets
 from geof.kernels.interface import Backend, Request, Statistic, Support
 from geof.kernels.library import LARGEST_BLOCK, find_library
 from geof.kernels.native import (
     native_environment,
     native_fused_step,
     native_gate,
+    native_images,
     native_statistics,
+    native_targets,
     native_whole_step,
 )
 from geof.kernels.native_arguments import STATISTIC_CODES
@@ -63,11 +65,20 @@ _NATIVE = Backend(
     native_fused_step,
     native_gate,
     native_whole_step,
+    native_images,
+    native_targets,
 )
 
 BACKENDS: dict[str, Backend] = {
     "reference": Backend("reference", reference_statistics, _environment, _supported_by_reference),
-    "torch": Backend("torch", factored_statistics, _environment, _supported_by_torch),
+    "torch": Backend(
+        "torch",
+        factored_statistics,
+        _environment,
+        _supported_by_torch,
+        images=factored_images,
+        targets=factored_targets,
+    ),
     **({"native": _NATIVE} if find_library().library is not None else {}),
 }
 """Implementations by name that serve the CPU; ``native`` only where its library could be opened.

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,8 +34,8 @@ from geof.geometry import (
     frame_from_coordinates,
     triangular_solve,
 )
-from geof.kernels.interface import Statistic, StepSpec, StepStatistics
-from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.interface import Evolution, Statistic, StepSpec, StepStatistics, evolved
+from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
 
 
@@ -54,9 +54,13 @@ class _Moments(Protocol):
     ) -> EdgeMoments: ...
 
 
+_Targets: TypeAlias = Callable[[Tensor, Tensor, JitterSchedule], FeedbackTarget]
+"""What :func:`geof.geometry.feedback_target` computes."""
+
+
 def statistics_by(
     moments_of: _Moments,
-    target_of: Callable[[Tensor, Tensor, JitterSchedule], FeedbackTarget],
+    target_of: _Targets,
     xi: Tensor,
     message: Tensor,
     coords: Tensor,
@@ -67,14 +71,76 @@ def statistics_by(
 
     Half precision is computed in single precision: torch has no triangular solve for it.
     """
-    given, working = xi.dtype, torch.promote_types(xi.dtype, torch.float32)
-    xi, message, coords = (value.to(working) for value in (xi, message, coords))
+    given = xi.dtype
+    xi, message, coords = _working(xi, message, coords)
     frame = frame_from_coordinates(coords)  # (n, B, m, m)
-    h = apply_frame(frame, xi)  # (n, B, m)
-    y = apply_frame(frame, message) if spec.frame_transport else message
-    moments = moments_of(
-        h, y, edges, spec.temperature, second=spec.statistic in ("full", "diagonal")
+    h, y = _images(frame, xi, message, spec)
+    moments = moments_of(h, y, edges, spec.temperature, second=_needs_second(spec))
+    return _pulled_back(frame, message, coords, moments, spec, given, target_of)
+
+
+def factored_images(
+    xi: Tensor, message: Tensor, coords: Tensor, spec: StepSpec
+) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`L \xi` and :math:`L \phi(\xi)`, ``(n, B, m)``; see ``Backend.images``."""
+    xi, message, coords = _working(xi, message, coords)
+    return _images(frame_from_coordinates(coords), xi, message, spec)
+
+
+def factored_targets(
+    images: tuple[Tensor, Tensor],
+    edges: TargetEdges,
+    xi: Tensor,
+    message: Tensor,
+    coords: Tensor,
+    spec: StepSpec,
+    evolution: Evolution | None,
+) -> tuple[Tensor, Tensor]:
+    """Return aggregate and next coordinates of consecutive targets; see ``Backend.targets``."""
+    given = xi.dtype
+    _, own, z = _working(xi, message, coords)
+    frame = frame_from_coordinates(z)
+    moments = EdgeMoments(
+        *_sums(
+            *images,
+            edges.source,
+            edges.target,
+            edges.active,
+            spec.temperature,
+            _needs_second(spec),
+            *_terms_as(edges.terms, images[1].dtype),
+            targets=edges.nodes,
+        )
     )
+    statistics = _pulled_back(frame, own, z, moments, spec, given)
+    if evolution is None:
+        return statistics.aggregate, coords
+    return statistics.aggregate, evolved(xi, coords, statistics, evolution)[0]
+
+
+def _working(*values: Tensor) -> list[Tensor]:
+    """Return values in the precision they are computed in."""
+    return [value.to(torch.promote_types(value.dtype, torch.float32)) for value in values]
+
+
+def _images(frame: Tensor, xi: Tensor, message: Tensor, spec: StepSpec) -> tuple[Tensor, Tensor]:
+    return apply_frame(frame, xi), apply_frame(frame, message) if spec.frame_transport else message
+
+
+def _needs_second(spec: StepSpec) -> bool:
+    return spec.statistic in ("full", "diagonal")
+
+
+def _pulled_back(
+    frame: Tensor,
+    message: Tensor,
+    coords: Tensor,
+    moments: EdgeMoments,
+    spec: StepSpec,
+    given: torch.dtype,
+    target_of: _Targets = feedback_target,
+) -> StepStatistics:
+    """Return the statistics that moments in environment coordinates amount to."""
     pull = frame if spec.frame_transport else None
     aggregate = moments.first if pull is None else triangular_solve(pull, moments.first)
     if spec.statistic is None:
@@ -113,22 +179,18 @@ def edge_moments(
         temperature: The weights' temperature.
         second: Whether to form the second moment as well.
     """
-    bias, row, table = edges.terms or (None, None, None)
-    bias, table = (None if part is None else part.to(y.dtype) for part in (bias, table))
+    ends = edges.source, edges.target, edges.active
     return EdgeMoments(
-        *_edge_moments(
-            h,
-            y,
-            edges.source,
-            edges.target,
-            edges.active,
-            temperature,
-            second,
-            bias,
-            row,
-            table,
-        )
+        *_edge_moments(h, y, *ends, temperature, second, *_terms_as(edges.terms, y.dtype))
     )
+
+
+def _terms_as(
+    terms: EdgeTerms | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    bias, row, table = terms or (None, None, None)
+    bias, table = (None if part is None else part.to(dtype) for part in (bias, table))
+    return bias, row, table
 
 
 def local_moment(
@@ -184,30 +246,48 @@ def _edge_moments(
     row: Tensor | None = None,
     table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, _, m = y.shape
+    return _sums(h, y, source, target, active, temperature, second, bias, row, table)
+
+
+def _sums(
+    h: Tensor,
+    y: Tensor,
+    source: Tensor,
+    target: Tensor,
+    active: Tensor | None,
+    temperature: float,
+    second: bool,
+    bias: Tensor | None,
+    row: Tensor | None,
+    table: Tensor | None,
+    targets: slice = slice(0, None),
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights and moments of the nodes ``targets``, to which all the edges lead."""
+    own = y[targets]
+    (n, _, m), place = own.shape, target - targets.start if targets.start else target
     weight = h.new_empty(len(source))
     for piece in _pieces(y, len(source)):
         energy = (h[target[piece]] - h[source[piece]]).square_().sum((-2, -1))
         exponent = -energy / temperature
         weight[piece] = torch.exp(exponent) if bias is None else exponent + bias[piece]
     if bias is not None:  # which may be large; without one the self-loop's zero is the largest
-        weight -= h.new_zeros(n).scatter_reduce_(0, target, weight, "amax")[target]
+        weight -= h.new_zeros(n).scatter_reduce_(0, place, weight, "amax")[place]
         for piece in _pieces(y, len(source)):
             weight[piece] = torch.exp(weight[piece])
     if active is not None:
         weight *= active
     # The largest exponent is the self-loop's zero or was subtracted: every sum is at least one.
-    normaliser = h.new_zeros(n).index_add_(0, target, weight)
-    weight /= normaliser[target]
+    normaliser = h.new_zeros(n).index_add_(0, place, weight)
+    weight /= normaliser[place]
 
-    first = torch.zeros_like(y, memory_format=torch.contiguous_format)
-    outer = y.new_zeros(*y.shape, m) if second else y.new_empty(0)
+    first = torch.zeros_like(own, memory_format=torch.contiguous_format)
+    outer = y.new_zeros(*own.shape, m) if second else y.new_empty(0)
     for piece in _pieces(y, len(source)):
-        i, w = target[piece], weight[piece, None, None]
+        i, w = place[piece], weight[piece, None, None]
         neighbour = _with_carried(y[source[piece]], piece, row, table)
         first.index_add_(0, i, w * neighbour)
         if second:
-            residual = neighbour - y[i]
+            residual = neighbour - own[i]
             outer.index_add_(0, i, (w * residual).unsqueeze(-1) * residual.unsqueeze(-2))
     return weight, first, outer
 

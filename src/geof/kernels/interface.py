@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from geof.errors import GeofError
 from geof.geometry import AdmissibleBox, JitterSchedule, strictly_lower_vector
-from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.neighbourhood import Neighbourhoods, TargetEdges
 
 
 class Controller(NamedTuple):
@@ -218,12 +218,37 @@ class Support(NamedTuple):
     error: type[GeofError] | None = None
 
 
+def evolved(
+    xi: Tensor, coords: Tensor, statistics: StepStatistics, evolution: Evolution
+) -> tuple[Tensor, Tensor | None]:
+    """Return the next coordinates, Eq. (12), and the correction that went into them."""
+    correction = None
+    if evolution.controller is not None:
+        correction = predict_correction(xi, statistics.aggregate, evolution.controller)
+    following = evolve_coordinates(
+        coords,
+        statistics.target,
+        correction,
+        target_mix=evolution.target_mix,
+        correction_strength=evolution.correction_strength,
+        box=evolution.box,
+    )
+    return following, correction
+
+
 Statistics: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSpec], StepStatistics]
 FusedStep: TypeAlias = Callable[
     [Tensor, Tensor, Tensor, Neighbourhoods, StepSpec, Evolution], tuple[Tensor, Tensor]
 ]
 WholeStep: TypeAlias = Callable[
     [Tensor, Tensor, Neighbourhoods, StepSpec, Evolution, Transport], tuple[Tensor, Tensor]
+]
+
+
+Images: TypeAlias = Callable[[Tensor, Tensor, Tensor, StepSpec], tuple[Tensor, Tensor]]
+TargetStep: TypeAlias = Callable[
+    [tuple[Tensor, Tensor], TargetEdges, Tensor, Tensor, Tensor, StepSpec, Evolution | None],
+    tuple[Tensor, Tensor],
 ]
 
 
@@ -247,6 +272,12 @@ class Backend:
         gate: ``(pre, xi, aggregate)``, all ``(n, d)``, to the next state, Eq. (7).
         whole: ``(features, coords, edges, spec, evolution, transport)`` to the next features
             ``(n, d)`` and coordinates, the dense maps included; ``None`` where they are not fused.
+        images: ``(xi, message, coords, spec)`` to :math:`L \xi` and :math:`L \phi(\xi)`, all that
+            neighbours see of a node, nodes first, in a layout of the backend's own; ``None`` where
+            a step is not made of them.
+        targets: ``(images, edges, xi, message, coords, spec, evolution)`` to the aggregate and the
+            next coordinates of some consecutive nodes, from the images of all nodes and the edges,
+            states and messages of these alone. Records no gradients.
     """
 
     name: str
@@ -256,6 +287,8 @@ class Backend:
     fused: FusedStep | None = None
     gate: Callable[[Tensor, Tensor, Tensor], Tensor] = gate
     whole: WholeStep | None = None
+    images: Images | None = None
+    targets: TargetStep | None = None
 
     def step(
         self,
@@ -277,16 +310,7 @@ class Backend:
         statistics = self.statistics(xi, message, coords, edges, spec)
         correction = None
         if evolution is not None:
-            if evolution.controller is not None:
-                correction = predict_correction(xi, statistics.aggregate, evolution.controller)
-            coords = evolve_coordinates(
-                coords,
-                statistics.target,
-                correction,
-                target_mix=evolution.target_mix,
-                correction_strength=evolution.correction_strength,
-                box=evolution.box,
-            )
+            coords, correction = evolved(xi, coords, statistics, evolution)
         if not trace:
             return StepResult(statistics.aggregate, coords)
         return StepResult(statistics.aggregate, coords, statistics, correction)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -22,7 +22,7 @@ from torch import Tensor
 from geof.errors import ConfigError, DataError, nearest
 from geof.kernels.memory import kept_bytes
 
-ABI = 4
+ABI = 5
 LARGEST_BLOCK = 32
 LEVELS = ("generic", "avx2", "avx512")
 CHOICE = "GEOF_KERNELS"
@@ -71,6 +71,8 @@ class Moments(Structure):
         *_pointers("bias", "row", "table"),
         ("rows", c_int64),
         *_pointers("grad_bias", "grad_table"),
+        ("sources", c_int64),
+        ("first_target", c_int64),
     )
 
 
@@ -124,6 +126,18 @@ class Gate(Structure):
     )
 
 
+class Sample(Structure):
+    """Arguments of ``sample``."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("n", "E", "seeds", "hops")),
+        *_pointers("pointer", "source", "seed", "fanout"),
+        ("state", c_uint64 * 4),
+        ("nodes", c_int64),
+        ("edges", c_int64),
+    )
+
+
 _FUNCTIONS: dict[str, type[Structure]] = {
     "apply_frames": Frames,
     "edge_moments": Moments,
@@ -156,6 +170,8 @@ class Library:
                 self._functions[name + suffix] = function
         self._plan = handle.geof_plan
         self._plan.argtypes = [c_int64, c_int64, *[c_void_p] * 6]
+        self._sample, self._take = handle.geof_sample, handle.geof_sample_take
+        self._sample.argtypes, self._take.argtypes = [POINTER(Sample)], [c_void_p] * 4
 
     def call(self, name: str, arguments: Structure) -> None:
         """Run a kernel.
@@ -180,6 +196,21 @@ class Library:
             _refuse(
                 "plan", code, f"neighbourhoods sorted by target, with indices below {num_nodes}"
             )
+
+    def sample(self, arguments: Sample, *, places: bool) -> list[Tensor]:
+        """Return sampled nodes, both ends of the edges, and for ``places`` where these stand.
+
+        Errors as in :meth:`call`. Nothing may come between drawing and taking in one thread.
+        """
+        code = self._sample(ctypes.byref(arguments))
+        if code:
+            _refuse("sample", code, "seeds and neighbours below the number of nodes")
+        nodes = torch.empty(arguments.nodes, dtype=torch.long)
+        ends = torch.empty(2, arguments.edges, dtype=torch.long)
+        place = torch.empty(arguments.edges if places else 0, dtype=torch.long)
+        addresses = [part.data_ptr() for part in (nodes, ends[0], ends[1])]
+        self._take(*addresses, place.data_ptr() if places else None)
+        return [nodes, ends, *([place] if places else [])]
 
 
 def _refuse(name: str, code: int, wanted: str) -> NoReturn:

@@ -46,7 +46,9 @@ from geof.kernels.native_arguments import (
     operator,
     report,
     step_options,
+    target_plan,
     term_gradients,
+    terms_as_lanes,
 )
 from geof.kernels.native_parts import (
     apply_frames,
@@ -57,7 +59,7 @@ from geof.kernels.native_parts import (
     run_gate,
     run_gate_backward,
 )
-from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.neighbourhood import Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
 
 
@@ -115,6 +117,64 @@ def native_whole_step(
     own, other = transport.gate.split(features.size(1), dim=1)
     pre = torch.addmm(F.linear(features, own, transport.bias), aggregate, other.t())
     return native_gate(pre, features, aggregate), coords
+
+
+def native_images(
+    xi: Tensor, message: Tensor, coords: Tensor, spec: StepSpec
+) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`L \xi` and :math:`L \phi(\xi)`, ``(n, m, B)``; see ``Backend.images``."""
+    images: tuple[Tensor, Tensor] = apply_frames(_lanes(coords), xi, message, spec.frame_transport)
+    return images
+
+
+def native_targets(
+    images: tuple[Tensor, Tensor],
+    edges: TargetEdges,
+    xi: Tensor,
+    message: Tensor,
+    coords: Tensor,
+    spec: StepSpec,
+    evolution: Evolution | None,
+) -> tuple[Tensor, Tensor]:
+    """Return aggregate and next coordinates of consecutive targets; see ``Backend.targets``."""
+    options = step_options(spec, evolution)
+    maps = [] if evolution is None else _used_maps(evolution.controller, xi.size(-1))
+    plan = target_plan(edges, len(images[0]))
+    z, x, message, plan, maps, terms = _checked_step(
+        _lanes(coords), xi, message, plan, maps, terms_as_lanes(edges.terms)
+    )
+    shape = (len(images[0]), *Layouts.of_features("x", x).lanes[1:])
+    h, y = checked(x.dtype, ("h", images[0], shape), ("y", images[1], shape))
+    weight, active = empty(x, plan.source.shape), checked_active(edges.active, plan)
+    first = lanes_like(x) if evolution is None else None
+    moments = moment_arguments(
+        h,
+        y,
+        weight,
+        plan,
+        options.temperature,
+        terms,
+        active=active,
+        first=first,
+        sources=len(h),
+        first_target=edges.nodes.start,
+    )
+    if first is not None:  # a step that leaves the geometry as it is forms no second moment
+        call("edge_moments", moments)
+        aggregate, *_ = feedback_target(z, message, first, first.new_empty(0), *options.pack())
+        return aggregate, coords
+    aggregate, following = dense_like(x), dense_like(z)
+    arguments = _evolve_arguments(
+        feedback_arguments((z, message), options, aggregate=aggregate),
+        moments,
+        x,
+        maps,
+        options,
+        next=following,
+    )
+    call("evolve", arguments)
+    report(arguments.feedback, x)
+    return aggregate, following.transpose(1, 2)
 
 
 def native_environment(xi: Tensor, coords: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from geof.kernels.library import (
     shape_of,
 )
 from geof.kernels.memory import empty
-from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
 
 # --- Scalars ------------------------------------------------------------------------------------
@@ -266,6 +266,13 @@ def edge_plan(edges: Neighbourhoods) -> EdgePlan:
     return build() if torch.compiler.is_compiling() else edges.cached(EdgePlan, build)
 
 
+def target_plan(edges: TargetEdges, num_nodes: int) -> EdgePlan:
+    """Return the rows of consecutive targets, for the forward pass alone."""
+    _check_narrow(num_nodes, len(edges.source))
+    source = edges.source.to(torch.int32)
+    return EdgePlan(edges.pointer, source, source, source)  # the last two are for the backward pass
+
+
 def checked_plan(plan: Sequence[Tensor], num_nodes: int) -> EdgePlan:
     """Return a plan whose arrays have the lengths they must have; see :func:`checked`.
 
@@ -316,11 +323,7 @@ def checked_terms(
 @torch.library.custom_op("geof::edge_plan", mutates_args=())
 def _plan(source: Tensor, target: Tensor, num_nodes: int) -> list[Tensor]:
     count = source.numel()
-    if not 0 <= num_nodes < 2**31 or count >= 2**31:
-        raise DataError(
-            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
-            f"and {count}). Use backend='torch' or sampled neighbourhoods."
-        )
+    _check_narrow(num_nodes, count)
     ends = ("source", source, (count,)), ("target", target, (count,))
     source, target = checked(torch.int64, *ends)
     made = _empty_plan(source, num_nodes)
@@ -331,6 +334,15 @@ def _plan(source: Tensor, target: Tensor, num_nodes: int) -> list[Tensor]:
 _plan.register_fake(stand_in(lambda source, target, num_nodes: _empty_plan(source, num_nodes)))
 
 
+def _check_narrow(num_nodes: int, count: int) -> None:
+    """Require numbers of nodes and edges that fit in 32 bits."""
+    if not 0 <= num_nodes < 2**31 or count >= 2**31:
+        raise DataError(
+            f"Expected fewer than 2^31 nodes and edges for the native backend (got {num_nodes} "
+            f"and {count}). Use backend='torch' or sampled neighbourhoods."
+        )
+
+
 def _empty_plan(source: Tensor, num_nodes: int) -> list[Tensor]:
     narrow = [torch.empty_like(source, dtype=torch.int32) for _ in range(3)]
     return [source.new_empty(num_nodes + 1), *narrow]
@@ -338,9 +350,14 @@ def _empty_plan(source: Tensor, num_nodes: int) -> list[Tensor]:
 
 def lane_terms(edges: Neighbourhoods) -> list[Tensor]:
     """Return what edges carry, as far as there is any: bias, row and table ``(rows, m, B)``."""
-    if edges.terms is None:
+    return terms_as_lanes(edges.terms)
+
+
+def terms_as_lanes(terms: EdgeTerms | None) -> list[Tensor]:
+    """Return what is there of bias, row and table ``(rows, m, B)``."""
+    if terms is None:
         return []
-    bias, row, table = edges.terms
+    bias, row, table = terms
     if row is None or table is None:
         return [bias]
     return [bias, row, table.transpose(1, 2).contiguous()]
@@ -421,9 +438,10 @@ def moment_arguments(
 ) -> Any:
     """Return the structure of ``edge_moments``, its backward, and that part of ``evolve``."""
     names = "bias", "row", "table"
+    _, m, B = y.shape
     return fill(
         Moments,
-        shape=shape_of(y, *y.shape),
+        shape=shape_of(y, len(plan.pointer) - 1, m, B),
         E=len(weight),
         temperature=temperature,
         h=h,

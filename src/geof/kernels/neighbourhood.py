@@ -254,6 +254,61 @@ class Neighbourhoods:
         )
 
 
+class TargetEdges(NamedTuple):
+    """The edges into consecutive nodes, their ends numbered as in the whole graph.
+
+    Attributes:
+        nodes: The targets; with both ends given.
+        pointer: ``(targets + 1,)`` int64, where each target's edges begin.
+        source: ``(edges,)`` int64.
+        target: ``(edges,)`` int64, ascending.
+        active: ``(edges,)`` bool or ``None`` for all.
+        terms: What these edges add to a step, or ``None``.
+    """
+
+    nodes: slice
+    pointer: Tensor
+    source: Tensor
+    target: Tensor
+    active: Tensor | None
+    terms: EdgeTerms | None
+
+
+def edges_by_targets(edges: Neighbourhoods, piece_size: int) -> list[TargetEdges]:
+    """Cut neighbourhoods, without copying, into those of consecutive targets.
+
+    Args:
+        edges: The whole graph's.
+        piece_size: Most edges of a piece, each target's self-loop among them. A single node with
+            more is a piece of its own.
+    """
+    require_positive("piece_size", piece_size)
+    bounds = torch.arange(edges.num_nodes + 1, device=edges.target.device)
+    pointer = torch.searchsorted(edges.target, bounds)
+    made = []
+    for nodes in _stretches(pointer.cpu().numpy(), piece_size):
+        own = pointer[nodes.start : nodes.stop + 1]
+        at = slice(int(own[0]), int(own[-1]))
+        terms = edges.terms
+        if terms is not None:
+            row = None if terms.row is None else terms.row[at]
+            terms = EdgeTerms(terms.bias[at], row, terms.table)
+        active = None if edges.active is None else edges.active[at]
+        ends = edges.source[at], edges.target[at]
+        made.append(TargetEdges(nodes, own - own[0], *ends, active, terms))
+    return made
+
+
+def _stretches(before: Integers, most: int) -> Iterator[slice]:
+    """Cut nodes into stretches of at most so many edges, given how many come before each node."""
+    start, num_nodes = 0, len(before) - 1
+    while start < num_nodes:
+        fits = int(np.searchsorted(before, before[start] + most, side="right")) - 1
+        stop = max(fits, start + 1)
+        yield slice(start, stop)
+        start = stop
+
+
 def _check_edges(edges: Neighbourhoods) -> None:
     """Require tensors of the right kind with one entry per edge, on one device."""
     terms = edges.terms
@@ -470,12 +525,8 @@ def pieces_of(index: NeighbourIndex, piece_size: int) -> Iterator[Piece]:
     require_positive("piece_size", piece_size)
     # Closed neighbourhoods before node i, i = 0..n.
     before = index.pointer + np.arange(index.num_nodes + 1)
-    start = 0
-    while start < index.num_nodes:
-        fits = int(np.searchsorted(before, before[start] + piece_size, side="right")) - 1
-        stop = max(fits, start + 1)
-        yield _piece(index, start, stop)
-        start = stop
+    for nodes in _stretches(before, piece_size):
+        yield _piece(index, nodes.start, nodes.stop)
 
 
 def _piece(index: NeighbourIndex, start: int, stop: int) -> Piece:
@@ -493,7 +544,7 @@ def _piece(index: NeighbourIndex, start: int, stop: int) -> Piece:
     )
 
 
-_FEW = 256
+FEW = 256
 """Draws up to which comparing a draw with all before it, for all bounds at once, is fastest."""
 
 
@@ -506,7 +557,7 @@ def _distinct_below(bounds: Integers, count: int, bits: np.random.PCG64) -> Inte
     raw = bits.random_raw(count * len(bounds)).reshape(count, len(bounds))
     uniform = (raw >> np.uint64(11)) * 2.0**-53  # in [0, 1)
     chosen = np.empty((count, len(bounds)), np.int64)
-    if count > _FEW:
+    if count > FEW:
         for column, bound in enumerate(bounds.tolist()):
             chosen[:, column] = _floyd(uniform[:, column], bound)
         return chosen

@@ -16,7 +16,13 @@ from torch.utils.checkpoint import checkpoint
 
 from geof.errors import ConfigError, NonFiniteError
 from geof.kernels import EdgeTerms, Neighbourhoods
-from geof.kernels.neighbourhood import NeighbourIndex, Piece, pieces_of
+from geof.kernels.neighbourhood import (
+    NeighbourIndex,
+    Piece,
+    TargetEdges,
+    edges_by_targets,
+    pieces_of,
+)
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.inputs import (
     Remembered,
@@ -418,7 +424,7 @@ def evolve_in_pieces(
     model: GeoF,
     x: Tensor,
     edge_index: Tensor | Neighbourhoods,
-    signature: Tensor,
+    signature: Tensor | None,
     *,
     piece_size: int,
     edge_weight: Tensor | None = None,
@@ -426,14 +432,13 @@ def evolve_in_pieces(
 ) -> Tensor:
     r"""Return the output that ``model.evolve`` gives, computed piece by piece.
 
-    One step changes a node by its own state and its neighbours' alone. So each step is taken piece
-    by piece from the complete state before it, and nothing is approximated. Two coupled states
-    of the whole graph are held; frames, messages and moments exist for one piece at a time.
-
-    The price is that a node is worked on in every piece where it is a neighbour. Where neighbours
-    have nearby numbers that is next to nothing; where they are scattered it can be as many times
-    the work as a node has neighbours, and renumbering (``scipy.sparse.csgraph``'s
-    ``reverse_cuthill_mckee``) or larger pieces help.
+    One step changes a node by its own state and its neighbours' alone, and of a neighbour it sees
+    two vectors in environment coordinates, :math:`L_j \xi_j` and :math:`L_j \phi(\xi_j)`. Each step
+    makes these once for every node, then updates the nodes in place, piece by piece. Nothing is
+    approximated, and the numbering of the nodes does not matter. One coupled state of the whole
+    graph and those ``2 n d`` numbers are held; frames, moments and targets exist for one piece at a
+    time. The reference backend, whose steps are not made of the two vectors, works on a node in
+    every piece where it is a neighbour and holds two coupled states.
 
     Sums run in the whole graph's order. Matrix products may still round differently for another
     number of rows, so results agree to the last bits, not always in them.
@@ -464,29 +469,89 @@ def evolve_in_pieces(
     check_matrix("x", x, model.in_channels, model.feature_lift.weight)
     signature = model.checked_signature(signature, x.size(0))
     edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
-    index = NeighbourIndex.from_edge_index(edges.edge_index, x.size(0))
     state = model.initial_state(x, signature)
-    every = model.outputs == "all"
+    state = CoupledState(state.features.contiguous(), state.coordinates.contiguous())
     output = state.features.new_empty(x.size(0), model.out_channels)
     environments = output.split(model.hidden_channels, dim=1)
-    if every:
-        for piece in pieces_of(index, piece_size):
-            parts = (part[piece.targets] for part in state)
-            environments[0][piece.targets] = model.environment(*parts)
-    pieces = sum(1 for _ in pieces_of(index, piece_size))
+    pieces = edges_by_targets(edges, piece_size)
+    blocks = [piece.nodes for piece in pieces]
+    if model.outputs == "all":
+        _write_environments(model, state, blocks, environments[0])
     for number in range(model.steps):
-        following = CoupledState(*(torch.empty_like(part) for part in state))
-        what = f"step {number + 1} of {model.steps}"
-        for piece in tracked(what, pieces_of(index, piece_size), pieces):
-            local = _neighbourhoods_of(piece, edges)
-            targets = _step_of_targets(model, state, signature, piece, local, number)
-            for whole, part in zip(following, targets, strict=True):
-                whole[piece.targets] = part
-            if every or number == model.steps - 1:
-                place = environments[number + 1 if every else 0]
-                place[piece.targets] = model.environment(*targets)
-        state = following
+        images = _images_in_blocks(model, state, blocks, number)
+        if images is None:
+            state = _step_by_closed_pieces(model, state, edges, signature, piece_size, number)
+        else:
+            _step_in_place(model, state, images, pieces, signature, number)
+        if model.outputs == "all" or number == model.steps - 1:
+            place = environments[number + 1 if model.outputs == "all" else 0]
+            _write_environments(model, state, blocks, place)
     return output
+
+
+def _write_environments(
+    model: GeoF, state: CoupledState, blocks: Sequence[slice], out: Tensor
+) -> None:
+    """Write the environment states of all nodes, one block of them after another."""
+    for nodes in blocks:
+        out[nodes] = model.environment(*_rows(state, nodes))
+
+
+def _rows(state: CoupledState, nodes: slice | Tensor) -> CoupledState:
+    return CoupledState(state.features[nodes], state.coordinates[nodes])
+
+
+def _images_in_blocks(
+    model: GeoF, state: CoupledState, blocks: Sequence[slice], number: int
+) -> tuple[Tensor, Tensor] | None:
+    """Return what neighbours see of every node; ``None`` where the backend has no such thing."""
+    whole: tuple[Tensor, Tensor] | None = None
+    for nodes in blocks:
+        made = model.images(_rows(state, nodes), number)
+        if made is None:
+            return None
+        if whole is None:
+            h, y = (part.new_empty(len(state.features), *part.shape[1:]) for part in made)
+            whole = h, y
+        whole[0][nodes], whole[1][nodes] = made
+    return whole
+
+
+def _step_in_place(
+    model: GeoF,
+    state: CoupledState,
+    images: tuple[Tensor, Tensor],
+    pieces: Sequence[TargetEdges],
+    signature: Tensor,
+    number: int,
+) -> None:
+    """Take one step; each piece reads the images of all nodes and its own targets' state alone."""
+    for piece in tracked(f"step {number + 1} of {model.steps}", pieces, len(pieces)):
+        own, nodes = _rows(state, piece.nodes), piece.nodes
+        following = model.step_of_targets(images, piece, own, signature[nodes], number)
+        for whole, part in zip(state, model.refined(following, number), strict=True):
+            whole[nodes] = part
+
+
+def _step_by_closed_pieces(
+    model: GeoF,
+    state: CoupledState,
+    edges: Neighbourhoods,
+    signature: Tensor,
+    piece_size: int,
+    number: int,
+) -> CoupledState:
+    """Return the state after one step in pieces that hold all neighbours of their targets."""
+    index = NeighbourIndex.from_edge_index(edges.edge_index, len(signature))
+    following = CoupledState(*(torch.empty_like(part) for part in state))
+    pieces = sum(1 for _ in pieces_of(index, piece_size))
+    what = f"step {number + 1} of {model.steps}"
+    for piece in tracked(what, pieces_of(index, piece_size), pieces):
+        local = _neighbourhoods_of(piece, edges)
+        targets = _step_of_targets(model, state, signature, piece, local, number)
+        for whole, part in zip(following, targets, strict=True):
+            whole[piece.targets] = part
+    return following
 
 
 def _neighbourhoods_of(piece: Piece, edges: Neighbourhoods) -> Neighbourhoods:
@@ -514,6 +579,5 @@ def _step_of_targets(
 ) -> CoupledState:
     """Return a piece's targets after one step inside it: their neighbourhoods alone are whole."""
     nodes = piece.nodes.to(signature.device)
-    local = CoupledState(state.features[nodes], state.coordinates[nodes])
-    following, _ = model.step(local, edges, signature[nodes], number)
+    following, _ = model.step(_rows(state, nodes), edges, signature[nodes], number)
     return model.refined(CoupledState(*(part[piece.rows] for part in following)), number)

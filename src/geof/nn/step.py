@@ -32,6 +32,7 @@ from geof.geometry import (
 )
 from geof.kernels import Backend, Evolution, Neighbourhoods, Statistic, resolve_backend
 from geof.kernels.interface import Controller, Transport, gate
+from geof.kernels.neighbourhood import TargetEdges
 from geof.nn.controller import CorrectionController
 from geof.nn.edges import EdgeEncoder, edge_terms
 from geof.nn.explain import EdgeMask
@@ -229,6 +230,45 @@ class Recurrence(nn.Module):
         if not trace:
             return following, None
         return following, step_trace(state, following, message, result, self.schedule)
+
+    def images(self, state: CoupledState, number: int = 0) -> tuple[Tensor, Tensor] | None:
+        """Return what neighbours see of these nodes in step ``number``, in the backend's layout.
+
+        ``None`` for a backend whose step is not made of it.
+        """
+        spec = step_spec(self.settings, self.schedule, number)
+        backend = self._backend_for(state.features, spec.statistic)
+        if backend.images is None:
+            return None
+        message = self._split(self.transport.message(state.features))
+        return backend.images(self._split(state.features), message, state.coordinates, spec)
+
+    def step_of_targets(
+        self,
+        images: tuple[Tensor, Tensor],
+        edges: TargetEdges,
+        state: CoupledState,
+        signature: Tensor,
+        number: int = 0,
+    ) -> CoupledState:
+        """Return consecutive nodes after step ``number``; gradients are not recorded.
+
+        Args:
+            images: What :meth:`images` gives, of all nodes.
+            edges: The edges into these nodes.
+            state: Of these nodes alone.
+            signature: Likewise, ``(targets, q)``.
+            number: As in :meth:`step`.
+        """
+        spec = step_spec(self.settings, self.schedule, number)
+        backend = self._backend_for(state.features, spec.statistic)
+        assert backend.targets is not None, "a backend with images has both"
+        xi, evolution = self._split(state.features), self._evolution(signature, number)
+        message = self._split(self.transport.message(state.features))
+        given = xi, message, state.coordinates, spec, evolution
+        aggregate, coordinates = backend.targets(images, edges, *given)
+        features = self.transport(state.features, aggregate.flatten(1), backend.gate)
+        return CoupledState(features, coordinates)
 
     def correction(self, signature: Tensor) -> Controller | None:
         """Return the controller's maps with the signatures taken in; ``None`` if it is off."""
