@@ -81,7 +81,7 @@ def test_one_graph_as_npz(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "exactly one of --dataset, --nodes, --molecules, --npz (got none)"),
+        ([], "exactly one of --dataset, --nodes, --molecules, --npz, --arrays (got none)"),
         (["--nodes", "n.csv", "--dataset", "CiteSeer"], "got --dataset and --nodes"),
         (["--nodes", "n.csv"], "'--edges FILE' beside '--nodes'"),
         (["--dataset", "CitySeer"], "Did you mean 'CiteSeer'"),

@@ -335,14 +335,15 @@ def read_data(
         return with_edges(_read_molecules(config, run, labelled), run.config.data)
     if kind == "nodes":
         return _read_tables(config, run)
-    if kind == "npz":
+    if kind in ("npz", "arrays"):
         from geof.data.columns import ArrayEncoder
-        from geof.data.formats import from_npz
+        from geof.data.formats import from_arrays, from_npz
         from geof.data.sources import encoded
 
-        assert config.npz is not None
-        graph = from_npz(
-            config.npz,
+        path = config.npz or config.arrays
+        assert path is not None
+        graph = (from_npz if kind == "npz" else from_arrays)(
+            path,
             class_names=run.about.get("class_names") or (),
             target_kind=run.objective.kind if run.config.task == "node" else None,
             directed=run.config.data.directed,

@@ -71,6 +71,12 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--nodes", type=Path, metavar="FILE", help="table of nodes, with --edges")
     source.add_argument("--molecules", type=Path, metavar="FILE", help="table of SMILES")
     source.add_argument("--npz", type=Path, metavar="FILE", help="one graph in NumPy's format")
+    source.add_argument(
+        "--arrays",
+        type=Path,
+        metavar="DIR",
+        help="folder of x.npy, edge_index.npy and y.npy, mapped and not copied",
+    )
     more = parser.add_argument_group("about the data")
     more.add_argument("--edges", type=Path, metavar="FILE", help="table of edges, with --nodes")
     more.add_argument("--id", metavar="COLUMN", help="column of identifiers")

@@ -87,7 +87,37 @@ def from_npz(
     Raises:
         DataError: If the file is incomplete, lacks a key, or its values cannot be used.
     """
-    arrays, unused = _load_npz(path, aside)
+    return _graph_of(*_load_npz(path, aside), path, aside, options)
+
+
+def from_arrays(
+    folder: str | PathLike[str], *, aside: Sequence[str] = (), **options: Unpack[ReadOptions]
+) -> NodeGraph:
+    """Read one graph from a folder of ``.npy`` files named after the keys of :func:`from_npz`.
+
+    ``x.npy`` and ``edge_index.npy`` are needed; ``y.npy``, ``node_ids.npy`` and the others are read
+    where they are there. The files are mapped, so float32 features in ``x.npy`` are never copied:
+    only the rows that are worked on have to fit into memory. Keep the files as they are meanwhile.
+
+    Args:
+        folder: The folder.
+        aside: Names of arrays ``(n,)`` that a split goes by.
+        **options: See :class:`ReadOptions`.
+
+    Raises:
+        DataError: If a file is missing, shorter than its header says, or holds what cannot be used.
+    """
+    return _graph_of(*_map_arrays(Path(folder), aside), folder, aside, options)
+
+
+def _graph_of(
+    arrays: dict[str, NDArray[Any]],
+    unused: set[str],
+    path: str | PathLike[str],
+    aside: Sequence[str],
+    options: ReadOptions,
+) -> NodeGraph:
+    """Return the graph that arrays under known keys describe."""
     _refuse_types({key: arrays.pop(key) for key in _TYPE_KEYS if key in arrays}, f"'{path}'")
     if "target_kind" in arrays:
         options.setdefault("target_kind", str(arrays["target_kind"]))  # type: ignore[typeddict-item]
@@ -457,6 +487,32 @@ def _load_npz(
             f"Expected a whole .npz file of plain arrays at '{path}' (got: {error}). Check the "
             "path, or copy the file again."
         ) from error
+
+
+def _map_arrays(
+    folder: Path, aside: Sequence[str] = ()
+) -> tuple[dict[str, NDArray[Any]], set[str]]:
+    """Return the mapped files with known names, and the other names."""
+    files = {file.stem: file for file in sorted(folder.glob("*.npy"))}
+    for key in [key for key in ("x", "edge_index", *aside) if key not in files]:
+        raise DataError(
+            f"Expected a file '{key}.npy' in the folder '{folder}' (has "
+            f"{listed(sorted(files)) or 'no .npy file'}). Write it with numpy.save."
+        )
+    known = (_NPZ_KEYS | {*aside, *_TYPE_KEYS}) & set(files)
+    return {key: _mapped(files[key]) for key in sorted(known)}, set(files) - known
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """Map one file; what is written to the array stays out of the file."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(
+            f"Expected a whole .npy file of a plain array at '{path}', as long as its header says "
+            f"(got: {error}). Copy the file again, or write it anew with numpy.save."
+        ) from error
+    return array
 
 
 def _plain_array(archive: Any, key: str, path: str | PathLike[str]) -> NDArray[Any]:

@@ -674,7 +674,8 @@ def finite_features(x: Features, where: str) -> Tensor:
         if x.dtype.kind not in "biuf":
             raise DtypeError(f"Expected numbers as features in {where} (got {x.dtype}).")
         with np.errstate(over="ignore"):  # refused below, with its place
-            x = torch.from_numpy(x.astype(np.float32))
+            mapped = isinstance(x, np.memmap)  # which nobody else writes to
+            x = torch.from_numpy(x.astype(np.float32, copy=not mapped))
     if x.dim() != 2 or not x.size(0):
         raise ShapeError(
             f"Expected features of shape (nodes, d) in {where} (got {tuple(x.shape)})."

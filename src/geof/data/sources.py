@@ -29,7 +29,7 @@ from geof.methods.interface import TaskKind
 from geof.options import Options
 from geof.signature import Degree, Method, StructuralSignature, structural_signature
 
-SOURCES = ("dataset", "nodes", "molecules", "npz")
+SOURCES = ("dataset", "nodes", "molecules", "npz", "arrays")
 """The options that each name a source; exactly one is needed."""
 
 OWN = SOURCES[1:]
@@ -47,6 +47,9 @@ class DataConfig(Options):
     nodes: Annotated[File, Field(description="table of nodes, with --edges")] = None
     molecules: Annotated[File, Field(description="table of SMILES")] = None
     npz: Annotated[File, Field(description="one graph in NumPy's format")] = None
+    arrays: Annotated[
+        File, Field(description="folder of x.npy, edge_index.npy and y.npy, mapped and not copied")
+    ] = None
     edges: Annotated[File, Field(description="table of edges, with --nodes")] = None
     id: Annotated[Text, Field(description="column of identifiers")] = None
     source: Annotated[Text, Field(description="first column of edges or pairs")] = None
@@ -164,7 +167,8 @@ class DataConfig(Options):
 
     def columns_only(self) -> DataConfig:
         """Return the same without names of files: what may be told to others."""
-        return replace(self, nodes=None, molecules=None, npz=None, edges=None, data_root=None)
+        names = (*OWN, "edges", "data_root")
+        return replace(self, **dict.fromkeys(names))
 
 
 _USED_BY: dict[str, tuple[str, ...]] = {
@@ -173,16 +177,16 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "edges": ("nodes",),
     "id": ("nodes", "molecules"),
     "label": ("nodes", "molecules"),
-    "target_kind": ("nodes", "molecules", "npz"),
-    "directed": ("nodes", "npz"),
+    "target_kind": ("nodes", "molecules", "npz", "arrays"),
+    "directed": ("nodes", "npz", "arrays"),
     "standardise": ("npz",),
     "drop": ("nodes",),
     "kinds": ("nodes",),
     "allow_singletons": OWN,
     "edge_weight": ("nodes",),
     "edge_attr": ("nodes",),
-    "source": ("nodes", "npz", "dataset"),
-    "target": ("nodes", "npz", "dataset"),
+    "source": ("nodes", "npz", "arrays", "dataset"),
+    "target": ("nodes", "npz", "arrays", "dataset"),
 }
 """Which sources have a use of an option; those not named here are for all."""
 
@@ -215,10 +219,9 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
     kind, aside = config.require_source(), split_columns(split)
     if kind == "dataset":
         return Loaded(read_benchmark(config))
-    if kind == "npz":
-        from geof.data.formats import from_npz
+    if kind in ("npz", "arrays"):
+        from geof.data.formats import from_arrays, from_npz
 
-        assert config.npz is not None
         options: ReadOptions = {
             "edge_columns": config.edge_columns or "refuse",
             "directed": config.directed,
@@ -227,6 +230,9 @@ def read_data(config: DataConfig, task: TaskKind = "node", split: str = "0") -> 
         if config.target_kind is not None:
             options["target_kind"] = config.target_kind
         own = tuple(name for name in aside if name != SMILES)
+        if config.arrays is not None:
+            return Loaded(from_arrays(config.arrays, aside=own, **options))
+        assert config.npz is not None
         graph = from_npz(config.npz, aside=own, **options)
         return standardised(graph) if config.standardise else Loaded(graph)
     if config.label is None and (kind == "molecules" or task != "link"):
