@@ -336,7 +336,7 @@ def test_the_kernels_module_can_be_read_without_triton():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
 def test_kernels_compile_for_gpus_that_are_not_here(arch, tmp_path):
-    """The table of docs/gpu.md for m = 8: no register spills in float32."""
+    """As docs/gpu.md has it for m = 8: in float32 a thread spills a few words at most."""
     file = tmp_path / "rows.json"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     script = [str(ROOT / "benchmarks" / "triton_resources.py"), "--arch", str(arch)]
@@ -348,4 +348,4 @@ def test_kernels_compile_for_gpus_that_are_not_here(arch, tmp_path):
     )
     rows = json.loads(file.read_text())
     assert {row["kernel"] for row in rows} >= {"weighted_moments", "block_cholesky_adjoint"}
-    assert all(row["spilled_bytes"] == 0 and row["registers"] <= 255 for row in rows)
+    assert all(row["spilled_bytes"] <= 32 and row["registers"] <= 168 for row in rows)

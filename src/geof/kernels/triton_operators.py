@@ -85,7 +85,7 @@ class Tiling(NamedTuple):
 
 
 LARGEST_ROWS = 64
-LARGEST_TILE = 2048  # entries at a time: 16 per thread and temporary, which does not spill
+LARGEST_TILE = 2048  # entries at a time: 16 per thread and temporary, which hardly spills
 LARGEST_EDGES = 16
 WIDEST = 128  # entries of a row at a time where the weights are formed
 # Said, because Triton's default for contracting a product and a sum changes between versions.
