@@ -427,7 +427,7 @@ def test_the_control_without_the_statistic_can_be_widened():
 
     ratios = [1 + step / 64 for step in range(33)]
     found = match_parameters(
-        count, recorded("node", "Photo"), block_size=1, near=64, inner_ratios=ratios
+        count, size_of_geof("node", "Photo"), block_size=1, near=64, inner_ratios=ratios
     )
     assert abs(found.gap) <= TOLERANCE
 
