@@ -167,8 +167,8 @@ class DataConfig(Options):
 
     def columns_only(self) -> DataConfig:
         """Return the same without names of files: what may be told to others."""
-        names = (*OWN, "edges", "data_root")
-        return replace(self, **dict.fromkeys(names))
+        paths: dict[str, Any] = dict.fromkeys((*OWN, "edges", "data_root"))
+        return replace(self, **paths)
 
 
 _USED_BY: dict[str, tuple[str, ...]] = {
