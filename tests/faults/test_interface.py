@@ -207,20 +207,20 @@ def test_native_at_every_scale(tried):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300])
 def test_what_is_not_finite_is_never_hidden(value, tried):
-    """A bad number in any parameter: an error, or the same entries bad in both."""
+    """A bad number in any parameter: where the reference shows or tells it, so does every other."""
     for name in _step_tensors():
-        outcomes = []
+        outcomes = {}
         for backend in sorted(BACKENDS):
             tensors = _step_tensors(torch.float64)
             tensors[name].view(-1)[0] = value
             try:
                 found = _step(backend)(**tensors)
-                outcomes.append({key: t.isfinite() for key, t in found.items()})
-            except GeofError as error:
-                outcomes.append(type(error))
+                outcomes[backend] = {key: t.isfinite() for key, t in found.items()}
+            except GeofError:
+                outcomes[backend] = None
             tried()
-        first = outcomes[0]
-        for other in outcomes[1:]:
-            assert isinstance(other, dict) == isinstance(first, dict), (name, outcomes)
-            if isinstance(first, dict):
-                assert all(torch.equal(first[key], other[key]) for key in first), name
+        wanted = outcomes.pop("reference")
+        for backend, found in outcomes.items():
+            if found is not None:
+                assert wanted is not None, (name, backend)
+                assert not any((found[k] & ~wanted[k]).any() for k in found), (name, backend)
