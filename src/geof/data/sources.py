@@ -167,8 +167,8 @@ class DataConfig(Options):
 
     def columns_only(self) -> DataConfig:
         """Return the same without names of files: what may be told to others."""
-        names = (*OWN, "edges", "data_root")
-        return replace(self, **dict.fromkeys(names))
+        named = replace(self, nodes=None, molecules=None, npz=None, arrays=None)
+        return replace(named, edges=None, data_root=None)
 
 
 _USED_BY: dict[str, tuple[str, ...]] = {
