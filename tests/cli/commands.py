@@ -86,7 +86,9 @@ class Started:
     def wait(self) -> Done:
         """Wait for the end; the exit code is negative after a signal, as subprocess has it."""
         code = self.commands.ask({"wait": self.pid})
-        out, err = ((self.output / name).read_text() for name in ("out", "err"))
+        # One that was killed at once has not opened its streams yet.
+        said = (self.output / "out", self.output / "err")
+        out, err = (path.read_text() if path.exists() else "" for path in said)
         return Done(code, out, err)
 
     def signal(self, number: int) -> None:

@@ -87,6 +87,7 @@ def test_values_are_checked_as_those_of_an_npz_file(folder, arrays):
         from_arrays(folder)
 
 
+@pytest.mark.slow
 def test_train_and_predict(folder, tmp_path, capsys):
     run, small = str(tmp_path / "run"), ["epochs=1", "batch_size=8", "fanouts=[2,2]"]
     assert main(["train", "--arrays", str(folder), "--out", run, *small]) == 0
