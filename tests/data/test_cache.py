@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -223,3 +224,18 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_writes_stays(tmp_
         os.close(handle)
     assert not dead.exists()
     assert (alive / "tensors.safetensors").exists()
+
+
+def test_a_fresh_folder_that_another_process_removes_is_made_again(tmp_path, monkeypatch):
+    opened, lost = os.open, []
+
+    def late(path, *more, **options):
+        if not lost and Path(path).name.startswith(".new-"):
+            lost.append(path)
+            os.rmdir(path)  # between its making and its holding
+        return opened(path, *more, **options)
+
+    monkeypatch.setattr(os, "open", late)
+    cache.publish(tmp_path / "kind" / "key", an_entry())
+    assert lost
+    assert read_entry(tmp_path / "kind" / "key").metadata == an_entry().metadata

@@ -190,7 +190,10 @@ def _temporary(folder: Path) -> Iterator[Path]:
     """Yield a new folder, removed at the end; one whose process is killed is found by the next."""
     while True:
         path = Path(tempfile.mkdtemp(dir=folder, prefix=".new-"))
-        handle = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+        try:
+            handle = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for abandoned: nobody held it yet
+            continue
         if handle is None or hold(handle, path):
             break
         os.close(handle)
