@@ -31,7 +31,7 @@ from geof.data.targets import (
     labelled,
     require_known,
 )
-from geof.draws import Integers
+from geof.draws import Integers, sorted_unique
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError, listed, nearest
 
 EdgeColumns: TypeAlias = Literal["refuse", "ignore", "use"]
@@ -319,17 +319,15 @@ def undirected_edges(
         directed: Whether an edge is expected in both directions (PyG), or once (tables).
     """
     ends = _checked_ends(edge_index, num_nodes)
-    kept = ends[:, ends[0] != ends[1]]
-    one_way = one_way_edges(kept, num_nodes)
-    if not directed:
-        kept = np.sort(kept, axis=0)
-    given = np.unique(kept[0] * num_nodes + kept[1]).size
-    both = torch.from_numpy(undirected(kept[0], kept[1], num_nodes)[0])
-    changed = Counter({"self-loops removed": ends.shape[1] - kept.shape[1]})
-    changed["repeated edges merged"] = kept.shape[1] - given
+    source, target = ends[:, ends[0] != ends[1]]
+    both = _both_ways(source, target, num_nodes)
+    # Of an edge given once both directions are there, of one given in both as well.
+    given = sorted_unique(source * num_nodes + target).size if directed else both.size // 2
+    changed = Counter({"self-loops removed": ends.shape[1] - source.size})
+    changed["repeated edges merged"] = source.size - given
     if directed:
-        changed[ONE_WAY] = one_way
-    return both, changed
+        changed[ONE_WAY] = both.size - given
+    return torch.from_numpy(np.stack(np.divmod(both, max(num_nodes, 1)))), changed
 
 
 ONE_WAY = "edges given in one direction taken as undirected"
@@ -339,9 +337,21 @@ ONE_WAY = "edges given in one direction taken as undirected"
 def one_way_edges(ends: Integers, num_nodes: int) -> int:
     """Return how many different edges ``(2, E)`` are there without their other direction."""
     source, target = ends[:, ends[0] != ends[1]]
-    there = np.unique(source * num_nodes + target)
-    back = np.unique(target * num_nodes + source)
-    return int(np.setdiff1d(there, back, assume_unique=True).size)
+    there = sorted_unique(source * num_nodes + target)
+    return _both_ways(source, target, num_nodes).size - there.size
+
+
+def _both_ways(source: Integers, target: Integers, num_nodes: int) -> Integers:
+    """Return both directions of every edge once as ``source * n + target``, ascending."""
+    keys = np.empty(2 * source.size, np.int64)  # edges may be many: no copy that can be spared
+    for part, (one, other) in zip(
+        (keys[: source.size], keys[source.size :]),
+        ((source, target), (target, source)),
+        strict=True,
+    ):
+        np.multiply(one, num_nodes, out=part)
+        part += other
+    return sorted_unique(keys)
 
 
 def directed_edges(
@@ -356,7 +366,7 @@ def directed_edges(
     """
     ends = _checked_ends(edge_index, num_nodes)
     kept = ends[:, ends[0] != ends[1]]
-    key = np.unique(kept[0] * num_nodes + kept[1])
+    key = sorted_unique(kept[0] * num_nodes + kept[1])
     changed = Counter({"self-loops removed": ends.shape[1] - kept.shape[1]})
     changed["repeated edges merged"] = kept.shape[1] - key.size
     changed["edges keep their direction"] = key.size
