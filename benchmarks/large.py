@@ -113,7 +113,7 @@ def main() -> None:
     stages.done("write")
     graph = from_arrays(options.folder).graph
     stages.done("open", directed_edges=graph.edge_index.size(1))
-    network, readout = GeoF(FEATURES, 32, blocks=4), NodeReadout(32, CLASSES)
+    network, readout = GeoF(FEATURES, 32, blocks=8), NodeReadout(32, CLASSES)
     labelled = min(options.labelled, options.nodes)
     loss = train(network, readout, graph.x, graph.y, graph.edge_index, labelled)
     stages.done("train one epoch", loss=loss, labelled=labelled)

@@ -469,12 +469,11 @@ def evolve_in_pieces(
     check_matrix("x", x, model.in_channels, model.feature_lift.weight)
     signature = model.checked_signature(signature, x.size(0))
     edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
-    state = model.initial_state(x, signature)
-    state = CoupledState(state.features.contiguous(), state.coordinates.contiguous())
-    output = state.features.new_empty(x.size(0), model.out_channels)
-    environments = output.split(model.hidden_channels, dim=1)
     pieces = edges_by_targets(edges, piece_size)
     blocks = [piece.nodes for piece in pieces]
+    state = _initial_in_blocks(model, x, signature, blocks)
+    output = state.features.new_empty(x.size(0), model.out_channels)
+    environments = output.split(model.hidden_channels, dim=1)
     if model.outputs == "all":
         _write_environments(model, state, blocks, environments[0])
     for number in range(model.steps):
@@ -483,10 +482,30 @@ def evolve_in_pieces(
             state = _step_by_closed_pieces(model, state, edges, signature, piece_size, number)
         else:
             _step_in_place(model, state, images, pieces, signature, number)
+            del images  # or there would be two while the next step's are made
         if model.outputs == "all" or number == model.steps - 1:
             place = environments[number + 1 if model.outputs == "all" else 0]
             _write_environments(model, state, blocks, place)
     return output
+
+
+def _initial_in_blocks(
+    model: GeoF, x: Tensor, signature: Tensor, blocks: Sequence[slice]
+) -> CoupledState:
+    """Return the first state, contiguous, made block by block where each node's is its own."""
+    if model.training or x.layout != torch.strided or not blocks:
+        state = model.initial_state(x, signature)
+        return CoupledState(state.features.contiguous(), state.coordinates.contiguous())
+    coordinates = model.identity_coordinates(len(x))
+    features = coordinates.new_empty(len(x), model.hidden_channels)
+    try:
+        for nodes in blocks:
+            made = model.initial_state(x[nodes], signature[nodes])
+            features[nodes], coordinates[nodes] = made
+    except NonFiniteError:
+        check_finite("x", x)  # which names the row of all, not of the block
+        raise
+    return CoupledState(features, coordinates)
 
 
 def _write_environments(
