@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from geof import GeoF
 from geof.data.batching import NeighbourSampler
-from geof.errors import ConfigError, DataError, DtypeError, ShapeError
+from geof.errors import ConfigError, DataError, DtypeError, NonFiniteError, ShapeError
 from geof.kernels import BACKENDS, Neighbourhoods
 from geof.nn import Recurrence
 from geof.nn.geof import evolve_in_pieces
@@ -102,6 +102,33 @@ def test_what_neighbours_see_is_made_once_per_node_and_step(monkeypatch):
     evolve_in_pieces(build(steps=2), x, edges, signature, piece_size=50)
     assert [sum(nodes for step, nodes in seen if step == number) for number in (0, 1)] == [300] * 2
     assert max(nodes for _, nodes in seen) <= 50
+
+
+def test_first_states_are_made_block_by_block(monkeypatch):
+    seen, initial = [], GeoF.initial_state
+
+    def counted(self, x, signature):
+        seen.append(len(x))
+        return initial(self, x, signature)
+
+    x, edges, signature = random_sample(5, nodes=300, edges=900)
+    model = build(scale_features=True, normalise="batch").eval()
+    whole = model.evolve(x, edges, signature).environment
+    monkeypatch.setattr(GeoF, "initial_state", counted)
+    pieces = evolve_in_pieces(model, x, edges, signature, piece_size=50)
+    torch.testing.assert_close(pieces, whole, atol=1e-12, rtol=1e-12)
+    assert sum(seen) == 300
+    assert max(seen) <= 50
+    seen.clear()  # normalisation over the nodes sees all of them in training
+    evolve_in_pieces(model.train(), x, edges, signature, piece_size=50)
+    assert seen == [300]
+
+
+def test_a_feature_that_is_not_finite_is_named_by_its_row_in_the_graph():
+    x, edges, signature = random_sample(5, nodes=300, edges=900)
+    x[217, 3] = torch.nan
+    with pytest.raises(NonFiniteError, match="217"):
+        evolve_in_pieces(build().eval(), x, edges, signature, piece_size=50)
 
 
 def test_the_given_tensors_are_left_alone():
