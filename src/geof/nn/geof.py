@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from geof.errors import ConfigError, NonFiniteError
+from geof.errors import ConfigError, DataError, NonFiniteError
 from geof.kernels import EdgeTerms, Neighbourhoods
 from geof.kernels.neighbourhood import (
     NeighbourIndex,
@@ -502,7 +502,7 @@ def _initial_in_blocks(
         for nodes in blocks:
             made = model.initial_state(x[nodes], signature[nodes])
             features[nodes], coordinates[nodes] = made
-    except NonFiniteError:
+    except DataError:
         check_finite("x", x)  # which names the row of all, not of the block
         raise
     return CoupledState(features, coordinates)
