@@ -41,14 +41,16 @@ def test_recorded_runs_are_of_the_presets_that_ship_and_canaries_vouch_for_them(
 
 def _searched() -> set[tuple[str, str, str, str]]:
     """Return the rows whose preset was written from a recorded search, or follows such a one."""
-    from geof_paper.grid.search import GROUPS, PRESET, best_trials, read_trials
+    from geof_paper.grid.search import best_trials, read_trials
+    from geof_paper.grid.search_plans import PLANS
 
     found = set()
     for best, _ in best_trials(read_trials(RESULTS / "search.jsonl")):
-        rows = {(best.method, PRESET)}
+        plan = PLANS[best.plan]
+        rows = {(best.method, plan.preset(best.method, best.task))}
         if best.method == "geof":  # whose recipe the controls have
             rows |= {(host, "matched") for host in ("gcn-so", "gin-so", "argnn-so")}
-        for dataset in (best.dataset, *GROUPS[best.task, best.dataset]):
+        for dataset in (best.dataset, *plan.groups[best.task, best.dataset]):
             found |= {(best.task, dataset, *row) for row in rows}
     return found
 
