@@ -299,18 +299,28 @@ def with_found(
     """Return a preset's text with values of the best trial in a dataset's section.
 
     What was not searched stays there with its reason, but for the budget: validation ends a run.
+    Where only changes are taken over, a budget that ends by patience stays as well.
     """
     before, old, after = _sections(text, dataset)
     reason = f"search on {best.dataset}: best of {count}, validation {best.validation:.2f}"
     kept = {name: (value, why) for name, value, why in _values_of(old)}
     found = {key: (_yaml(value), reason) for key, value in values.items()}
-    epochs, patience = PLANS[best.plan].budget((best.task, dataset))
-    why = "as every method here: validation ends a run"
-    if best.values.get("schedule") == "cosine":
-        epochs = round(4 / 3 * best.training["epochs"])
-        why = "of the schedule, which ends where it is told to; a third more than a trial's"
-    found |= {"epochs": (str(epochs), why), "patience": (str(patience), "likewise")}
+    plan = PLANS[best.plan]
+    if not (plan.only_changes and _ends_by_patience(text, dataset)):
+        epochs, patience = plan.budget((best.task, dataset))
+        why = "as every method here: validation ends a run"
+        if best.values.get("schedule") == "cosine":
+            epochs = min(epochs, round(4 / 3 * best.training["epochs"]))
+            why = "of the schedule, which ends where it is told to; a third more than a trial's"
+        found |= {"epochs": (str(epochs), why), "patience": (str(patience), "likewise")}
     return before + f"{dataset}:\n" + _lines_of(kept | found) + after
+
+
+def _ends_by_patience(text: str, dataset: str) -> bool:
+    own: dict[str, str] = {}
+    for name in ("all", dataset):
+        own |= {key: value for key, value, _ in _values_of(_sections(text, name)[1])}
+    return own.get("patience", "null") != "null"
 
 
 def _sections(text: str, dataset: str) -> tuple[str, str, str]:
