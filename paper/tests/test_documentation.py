@@ -22,6 +22,28 @@ def test_the_page_of_results_shows_what_is_recorded():
     assert page == (ROOT / "docs" / "results.md").read_text()
 
 
+def test_the_page_of_methods_shows_what_is_recorded():
+    """Renew it with ``geof results methods``."""
+    from geof.errors import DataError
+    from geof_paper.grid.records import read_records
+    from geof_paper.grid.search import read_trials
+    from geof_paper.render.methods_markdown import methods_markdown, with_methods
+
+    page = (ROOT / "docs" / "baselines.md").read_text()
+    trials = read_trials(RESULTS / "search.jsonl")
+    assert with_methods(page, methods_markdown(read_records(RESULTS), trials)) == page
+    with pytest.raises(DataError, match="Until here"):
+        with_methods("# Methods", "")
+
+
+def test_every_compared_method_has_facts():
+    from geof_paper.grid.search_plans import COMPARED_METHODS
+    from geof_paper.studies.method_facts import FACTS
+
+    assert list(FACTS) == list(COMPARED_METHODS.methods)
+    assert all(facts.sources.keys() == {"node", "link", "graph"} for facts in FACTS.values())
+
+
 def test_recorded_runs_are_of_the_presets_that_ship_and_canaries_vouch_for_them():
     from geof.methods import get_method
     from geof_paper.grid.records import read_runs, stale_reasons
