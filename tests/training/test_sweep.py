@@ -97,6 +97,17 @@ def test_the_base_comes_first_and_later_trials_lie_near_the_best(tmp_path, train
     assert [t.values for t in again.finished()] == [t.values for t in found.finished()]
 
 
+def test_near_the_best_not_all_of_a_few_options_change(tmp_path, trainer):
+    few = {"learning_rate": [0.01, 0.02, 0.03], "clip": [None, 1.0, 2.0], "warmup": [0, 1, 2]}
+    found = search(tmp_path, trainer, few, sampler="near", try_base=True, trials=9)
+    rows = sorted(found.finished(), key=lambda trial: trial.number)
+    changes = []
+    for number, row in enumerate(rows[1:], start=1):
+        best = best_of(rows[:number])
+        changes.append(sum(row.values[key] != value for key, value in best.values.items()))
+    assert sum(changes) / len(changes) <= 2
+
+
 def test_a_base_outside_the_space_cannot_be_tried(tmp_path, trainer):
     with pytest.raises(ConfigError, match=r"own 'learning_rate', .*among the values"):
         search(tmp_path, trainer, {"learning_rate": [0.5, 0.7]}, try_base=True, trials=2)

@@ -57,6 +57,19 @@ def build(given: GraphInputs | None = None, **options) -> BECGNN:
     return model.eval()
 
 
+def test_layers_of_gcn_are_normalised_if_asked_and_those_of_gin_have_their_own():
+    given = inputs()
+    plain, normed = build(given), build(given, norm="layer")
+    assert plain.state_dict().keys() < normed.state_dict().keys()
+    for norm in normed.norms:
+        torch.nn.init.ones_(norm.weight)
+        torch.nn.init.zeros_(norm.bias)
+    states = normed(given).states
+    assert states.mean(-1).abs().max() < 1e-9
+    with pytest.raises(ConfigError, match="'norm' to be 'none' around GIN"):
+        build(given, norm="batch", backbone="gin")
+
+
 # The operators.
 
 

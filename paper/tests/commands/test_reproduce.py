@@ -261,8 +261,12 @@ def test_aggregates_of_our_rows(reproduce, capsys):
     assert reproduce("aggregate", "--methods", "gcn") == 0
     assert "4 of 18 benchmarks were used" in about("aggregate")["text"]
     assert list(read("aggregate")) == ["GeoF", "GCN"]
-    assert reproduce("aggregate") == 1  # the other methods have no rows at all
+    assert reproduce("aggregate", "--methods", "gcn,hgcn") == 1  # named, and without rows
     assert "Expected" in capsys.readouterr().err
+    assert reproduce("aggregate") == 0
+    assert list(read("aggregate")) == ["GeoF", "GCN"]
+    left = "Methods left out for want of rows: GCN, tuned recipe, GraphSAGE, tuned recipe"
+    assert left in about("aggregate")["text"]
 
 
 def test_efficiency_from_rows_of_the_benchmark(reproduce, capsys):

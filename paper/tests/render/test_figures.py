@@ -15,7 +15,8 @@ from geof.errors import ConfigError, DataError, ShapeError
 from geof_paper.render import clouds, figure_style, figures
 from geof_paper.render.clouds import scatter_panels
 from geof_paper.render.figure_style import COLUMN, save
-from geof_paper.render.figures import Panel, bars, comparison, critical_difference, lines
+from geof_paper.render.figures import Panel, bars, comparison, lines
+from geof_paper.render.rank_figure import critical_difference
 
 HOSTILE = "_$a_b$ <i>&\"'\x00\ud800 %\\frac"
 SHOWN = "_$a_b$ <i>&\"'\ufffd\ufffd %\\frac"
@@ -294,6 +295,11 @@ def test_ranks_are_sorted_and_what_is_alike_is_connected():
     assert [label.get_fontweight() for label in labels] == ["bold", "normal", "normal"]
     connection = axes.lines[0]
     assert connection.get_xdata().tolist() == [1.1, 2.0]  # a p of exactly the level is not below
+    measured = critical_difference(methods, ranks, "GeoF", [0.001, None, 0.05], difference=2.5)
+    ruler = measured.axes[0].lines[-1]
+    assert ruler.get_xdata().tolist() == [1, 3.5]
+    assert measured.axes[0].get_xlim()[1] > 3.5
+    assert "critical difference 2.5" in [text.get_text() for text in measured.axes[0].texts]
     alone = critical_difference(methods, ranks, "GeoF", [0.001, None, 0.04]).axes[0]
     assert all(len(line.get_xdata()) == 1 for line in alone.lines)
 

@@ -21,6 +21,7 @@ from geof_paper.studies.statistics import (
     friedman,
     holm,
     mean_and_deviation,
+    nemenyi_difference,
     rank_differences,
     ranks_within,
 )
@@ -248,3 +249,12 @@ def test_differences_that_do_not_vary():
 def test_paired_comparisons_that_make_no_sense(second, scheme, ratio, message):
     with pytest.raises(ConfigError, match=message):
         compare_paired(FIRST, second, scheme, test_to_train=ratio)
+
+
+def test_nemenyis_critical_difference_is_that_of_the_tables():
+    """Demsar 2006, Table 5 (a): q of 2, 5 and 10 methods at 5 % is 1.960, 2.728 and 3.164."""
+    for methods, quantile in {2: 1.960, 5: 2.728, 10: 3.164}.items():
+        wanted = quantile * math.sqrt(methods * (methods + 1) / (6 * 14))
+        assert nemenyi_difference(methods, 14) == pytest.approx(wanted, rel=1e-3)
+    with pytest.raises(ConfigError):
+        nemenyi_difference(1, 14)

@@ -302,7 +302,8 @@ class Sweep:
         if best is not None:
             point = dict(self._study.get_trials(deepcopy=False)[best.number].params)
         draw = np.random.Generator(np.random.PCG64((self.config.seed, begun)))
-        changed = [key for key in point if draw.random() * len(point) < CHANGED]
+        count = min(CHANGED, len(point) / 2)  # to change all of a few would be to draw anywhere
+        changed = [key for key in point if draw.random() * len(point) < count]
         for key in changed or [list(point)[begun % len(point)]]:
             dimension, before = self.space.dimensions[key], point.pop(key)
             if isinstance(dimension, Choices):
@@ -389,7 +390,7 @@ def _one_line(error: Exception) -> str:
 
 
 CHANGED = 4
-"""With sampler 'near': how many options of the best trial are changed, on average."""
+"""With sampler 'near': how many options of the best trial are changed on average, at most half."""
 
 ORDER = "sweep.json"
 """Written last when a study is made: a folder without it is none."""

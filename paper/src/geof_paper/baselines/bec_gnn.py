@@ -61,8 +61,8 @@ Differences from the public code: no :math:`n \times n` matrices and no broadcas
 one weight per undirected edge; highest curvature is sought within each graph of a batch, counting
 its own nodes and not a padding, and edges are removed, not scaled; batch normalisation is per
 channel, not per place in a padded graph; no ReLU on logits; no dropout inside GIN's MLP (published
-0.2), and none at evaluation; pooled graphs have no raw features beside the layers' states; no
-scoring by the best test epoch.
+0.2), and none at evaluation; a normalisation of GCN's layers, off unless asked for; pooled graphs
+have no raw features beside the layers' states; no scoring by the best test epoch.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ from geof.errors import ConfigError, DataError
 from geof.methods.interface import Encoding, GraphInputs, TaskKind
 from geof.methods.registry import Method, register
 from geof.nn.inputs import SparseLinear
-from geof.nn.refinement import NodeNorm
-from geof.nn.settings import StepOutputs
+from geof.nn.refinement import NodeNorm, norm_layer
+from geof.nn.settings import Norm, StepOutputs
 from geof.options import Count, NonNegative, Probability, checked
 from geof_paper.baselines.fixed_products import graph_product
 from geof_paper.baselines.sparse import adjacency, input_features, scaled_features
@@ -104,6 +104,8 @@ class BECGNN(nn.Module):
         hidden_channels: Width of the backbone.
         num_layers: Depth of the backbone.
         dropout: Between layers, and after GIN's last.
+        norm: Of GCN's layers before their activation, ``"none"`` as published, ``"layer"`` or
+            ``"batch"``; GIN's have their own.
         stop_percent: :math:`p`, percent of a graph's nodes that stop exchanging messages with each
             further layer: published 40 for nodes with GCN, 10 for graphs.
         backbone: ``"gcn"``, ``"gin"`` or ``"auto"``: GIN for graphs, GCN otherwise.
@@ -132,6 +134,7 @@ class BECGNN(nn.Module):
         hidden_channels: Count = 128,
         num_layers: Count = 2,
         dropout: Probability = 0.6,
+        norm: Norm = "none",
         stop_percent: Annotated[float, Field(ge=0, le=100)] = 40.0,
         backbone: Backbone = "auto",
         edge_weights: EdgeWeights = "features",
@@ -146,6 +149,11 @@ class BECGNN(nn.Module):
         super().__init__()
         if backbone == "auto":
             backbone = "gin" if task == "graph" else "gcn"
+        if backbone == "gin" and norm != "none":
+            raise ConfigError(
+                f"Expected 'norm' to be 'none' around GIN, which has its own (got {norm!r}). Leave "
+                "it out, or take 'backbone: gcn'."
+            )
         self.dropout, self.feature_dropout = dropout, feature_dropout
         self.scale_features, self.outputs = scale_features, outputs
         self.stop_percent, self.curvature_weight = stop_percent, curvature_weight
@@ -164,6 +172,7 @@ class BECGNN(nn.Module):
         widths = [in_channels, *[hidden_channels] * (num_layers - 1)]
         layer = GINLayer if backbone == "gin" else GCNLayer
         self.layers = nn.ModuleList(layer(width, hidden_channels) for width in widths)
+        self.norms = nn.ModuleList(norm_layer(norm, hidden_channels) for _ in widths)
         # GCN ends linearly, as where its last layer makes the logits; GIN's have their own ReLU.
         self.ends_linearly = backbone == "gcn"
 
@@ -174,7 +183,7 @@ class BECGNN(nn.Module):
         x = input_features(self, inputs)
         states: list[Tensor] = []
         for t, layer in enumerate(self.layers):
-            x = layer(x, inputs, still_open(place, size, self.stop_percent * t))
+            x = self.norms[t](layer(x, inputs, still_open(place, size, self.stop_percent * t)))
             if not self.ends_linearly:
                 x = F.dropout(x, self.dropout, self.training)
             elif t + 1 < len(self.layers):

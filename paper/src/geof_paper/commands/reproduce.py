@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from geof_paper.commands.grid import add_grid_arguments, names, run_grid, say_mi
 from geof_paper.commands.row_studies import ROW_STUDIES, run_row_study
 
 if TYPE_CHECKING:
+    from geof_paper.grid.search import Search
     from geof_paper.render.study_tables import StudyRuns, StudyTable
 
 TRAINED = (
@@ -40,6 +42,11 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "--preset", choices=("tuned", "paper"), default="tuned", help="GeoF's (default: tuned)"
     )
     parser.add_argument("--tasks", type=names, help=f"{SEARCH}: of node, link, graph")
+    parser.add_argument(
+        "--plan",
+        choices=("rivals", "compared"),
+        help=f"{SEARCH}: GeoF and the strong recipes, or the compared methods (default: both)",
+    )
     add_grid_arguments(parser)
     parser.add_argument("--no-run", action="store_true", help="show what is recorded, run nothing")
     parser.add_argument(
@@ -131,7 +138,7 @@ def _write(options: argparse.Namespace, made: list[StudyTable]) -> None:
 
 
 def _search(options: argparse.Namespace) -> int:
-    """Search the presets of GeoF and its strongest rivals, one leader after another."""
+    """Search presets, one leader after another."""
     from geof.cli.progress import stop_requests
     from geof.executor import Executor, InProcess
     from geof.processes import Processes, cores
@@ -146,8 +153,9 @@ def _search(options: argparse.Namespace) -> int:
 
     file = options.results / "search.jsonl"
     root = None if options.data_root is None else options.data_root.resolve()
-    wanted = searches(options.tasks, options.datasets, options.methods, root)
+    wanted = searches(options.tasks, options.datasets, options.methods, root, options.plan)
     workers = options.workers or cores()
+    _say_cost([s for s in wanted if not is_complete(s, read_trials(file))], options.results)
     with stop_requests() as should_stop:
         for search in [] if options.no_run else wanted:
             if is_complete(search, read_trials(file)):
@@ -160,6 +168,21 @@ def _search(options: argparse.Namespace) -> int:
     written = write_presets(rows) if options.write_presets else []
     print(markdown(rows), file, *written, sep="\n")
     return 0
+
+
+def _say_cost(missing: Sequence[Search], results: Path) -> None:
+    """Print how long searches may take that are not complete."""
+    if not missing:
+        return
+    seconds = {search.name: search.longest_seconds(results) for search in missing}
+    known = [value for value in seconds.values() if value is not None]
+    unknown = [name for name, value in seconds.items() if value is None]
+    print(
+        f"{len(missing)} searches are not complete: at most {sum(known) / 3600:.1f} h of one core, "
+        "from the recorded times of an epoch"
+        + (f"; no times of {', '.join(unknown)}" if unknown else ""),
+        flush=True,
+    )
 
 
 def _write_page(options: argparse.Namespace) -> int:
@@ -179,5 +202,5 @@ def _listed() -> str:
     return (
         f"one of {', '.join((*TRAINED, *COMPUTED))}; "
         f"{'; '.join(f'{name}: {about}' for name, about in ROW_STUDIES.items())}; {SEARCH}: "
-        f"presets of GeoF and its strongest rivals; or {PAGE}: all that was written, on one page"
+        f"presets, with equal trials; or {PAGE}: all that was written, on one page"
     )

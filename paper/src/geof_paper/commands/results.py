@@ -32,6 +32,15 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     render.add_argument("--remarks", type=Path, default=Path("docs/results-remarks.md"))
     render.add_argument("--out", type=Path, default=Path("docs/results.md"))
     render.set_defaults(run=render_page)
+    methods = actions.add_parser(
+        "methods",
+        help="renew the table on the page of methods",
+        description="Write a line per compared method and task into a page: the preset's source, "
+        "trials of its search, epochs used and published, late runs, our numbers beside others.",
+    )
+    _add_results(methods)
+    methods.add_argument("--page", type=Path, default=Path("docs/baselines.md"))
+    methods.set_defaults(run=write_methods)
     canaries = actions.add_parser(
         "canaries",
         help="check that methods give the numbers that vouch for recorded runs",
@@ -132,6 +141,22 @@ def render_page(options: argparse.Namespace) -> int:
     text = render(records, remarks, read_failures(options.results))
     write_atomically(options.out, text.encode())
     print(f"{len(records)} rows: {options.out}")
+    return 0
+
+
+def write_methods(options: argparse.Namespace) -> int:
+    """Renew the generated part of the page of methods."""
+    from geof.io import write_atomically
+    from geof_paper.grid.records import read_records
+    from geof_paper.grid.search import read_trials
+    from geof_paper.render.methods_markdown import methods_markdown, with_methods
+
+    if not options.page.is_file():
+        raise ConfigError(f"Expected the page of methods at '{options.page}' (got no such file).")
+    records = read_records(options.results)
+    section = methods_markdown(records, read_trials(options.results / "search.jsonl"))
+    write_atomically(options.page, with_methods(options.page.read_text(), section).encode())
+    print(options.page)
     return 0
 
 

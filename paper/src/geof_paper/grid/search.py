@@ -1,9 +1,10 @@
-"""The declared search: equal trials for GeoF and its strongest rivals, judged on validation.
+"""Declared searches: equal trials for all methods of one, judged on validation.
 
-One benchmark of each group leads: what is found there is the preset of all in the group. Every
-method has its space (:data:`geof_paper.searches.SEARCHES`) and as many trials as the others: the
-first is the preset it began with, each later one the best so far with a few options drawn anew.
-The test part is never read.
+What is searched is written down in :mod:`geof_paper.grid.search_plans`. One benchmark of each group
+leads: what is found there goes into the presets of all in the group. Every method has its space
+(:data:`geof_paper.searches.SEARCHES`) and as many trials as the others: the first is the preset it
+began with, each later one the best so far with a few options drawn anew. The test part is never
+read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from geof.errors import ConfigError
@@ -25,32 +27,10 @@ from geof.methods.registry import get_method
 from geof.training.config import RunConfig
 from geof.training.sweep import Order, Study
 from geof.training.trials import Runner, TrialTrainer
-from geof_paper.grid.cells import Benchmark
+from geof_paper.grid.cells import Benchmark, Row
+from geof_paper.grid.records import read_runs
+from geof_paper.grid.search_plans import PLANS, Plan, plan_of
 from geof_paper.searches import SEARCHES
-
-METHODS = ("geof", "gcn-classic", "sage-classic", "gat-classic")
-PRESET = "tuned"
-TRIALS = 8
-SPLITS = ("0", "1")
-
-GROUPS: dict[Benchmark, tuple[str, ...]] = {
-    ("node", "CiteSeer"): (),
-    ("node", "Photo"): ("Computers",),
-    ("node", "PubMed"): (),
-    ("node", "CS"): ("Physics",),
-    ("link", "CiteSeer"): (),
-    ("link", "Photo"): ("Computers",),
-    ("link", "PubMed"): (),
-    ("link", "CS"): ("Physics",),
-    ("graph", "PROTEINS"): (),
-    ("graph", "BBBP"): (),
-    ("graph", "NCI1"): ("Mutagenicity", "FRANKENSTEIN"),
-    ("graph", "ogbg-molhiv"): (),
-}
-"""Who leads, and who takes over what is found there."""
-
-BUDGETS = {"node": (500, 60), "link": (500, 60), "graph": (100, 20), "ogbg-molhiv": (30, 8)}
-"""Epochs at most, and patience, of the runs that are recorded."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +40,16 @@ class Search:
     method: str
     benchmark: Benchmark
     data_root: Path | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The declared search it is a part of."""
+        return plan_of(self.method)
+
+    @property
+    def preset(self) -> str:
+        """The preset it begins with."""
+        return self.plan.preset(self.method, self.benchmark[0])
 
     @property
     def name(self) -> str:
@@ -84,15 +74,21 @@ class Search:
     def base(self) -> RunConfig:
         """The preset, with the budget of a trial."""
         task, dataset = self.benchmark
-        about = {"method": self.method, "task": task, "preset": PRESET, "split": SPLITS[0]}
+        about = {"method": self.method, "task": task, "preset": self.preset}
+        about |= {"split": self.plan.splits[0]}
         data = {"dataset": dataset}
         data |= {} if self.data_root is None else {"data_root": str(self.data_root)}
         return RunConfig.parse({**about, "data": data}, self.declared["training"])
 
     def study(self, work: Path) -> Study:
         """Return its study in the folder of all."""
+        plan = self.plan
         order = Order(
-            trials=TRIALS, splits=SPLITS, sampler="near", try_base=True, metric=self.metric
+            trials=plan.trials,
+            splits=plan.splits,
+            sampler="near",
+            try_base=True,
+            metric=self.metric,
         )
         return Study(work / self.name, order, self.base, self.declared["space"])
 
@@ -110,8 +106,16 @@ class Search:
             if study.exists():
                 study.require_same(Study.read(study.folder))
             study.write()
-            trainer = TrialTrainer(Runner(tasks=len(SPLITS), patience=float("inf")))
+            trainer = TrialTrainer(Runner(tasks=len(self.plan.splits), patience=float("inf")))
             study.open().run(trainer, executor=executor, should_stop=should_stop)
+
+    def longest_seconds(self, results: Path) -> float | None:
+        """Return what its trials take if none ends early, ``None`` where no epoch was timed."""
+        row = Row(*self.benchmark, self.method, self.preset)
+        known = [run.seconds_per_epoch for run in read_runs(results) if run.row == row]
+        epochs = self.base.training.epochs + self.base.pretraining.epochs
+        count = self.plan.trials * len(self.plan.splits)
+        return count * epochs * median(known) if known else None
 
     def trials(self, work: Path) -> list[TrialRow]:
         """Return what is finished of it."""
@@ -133,6 +137,7 @@ class Search:
                 revision=revision,
                 training=self.declared["training"],
                 error=trial.error,
+                plan=self.plan.name,
             )
             for trial in sorted(study.open().finished(), key=lambda trial: trial.number)
         ]
@@ -153,6 +158,7 @@ class TrialRow:
     revision: int
     training: dict[str, Any]
     error: str | None = None
+    plan: str = "rivals"  # the only one there was at first
 
     @property
     def search(self) -> tuple[TaskKind, str, str]:
@@ -165,26 +171,38 @@ def searches(
     datasets: Iterable[str] | None = None,
     methods: Iterable[str] | None = None,
     data_root: Path | None = None,
+    plan: str | None = None,
 ) -> list[Search]:
     """Return the searches asked for, leader by leader.
+
+    Args:
+        tasks: Of these; all where nothing is said, as below.
+        datasets: On these leaders.
+        methods: Of these methods.
+        data_root: Where raw files are.
+        plan: Of this declared search.
 
     Raises:
         ConfigError: If there is none.
     """
     wanted = [None if names is None else set(names) for names in (tasks, datasets, methods)]
+    plans = [declared for name, declared in PLANS.items() if plan in (None, name)]
     found = [
         Search(method, benchmark, data_root)
-        for benchmark in GROUPS
-        for method in METHODS
+        for declared in plans
+        for benchmark in declared.groups
+        for method in declared.methods
         if all(
             names is None or name in names
             for names, name in zip(wanted, (*benchmark, method), strict=True)
         )
     ]
     if not found:
+        known = [method for declared in plans for method in declared.methods]
+        leaders = dict.fromkeys(dataset for declared in plans for _, dataset in declared.groups)
         raise ConfigError(
-            f"Expected '--methods' of {', '.join(METHODS)} and '--datasets' that lead a group: "
-            f"{', '.join(dict.fromkeys(dataset for _, dataset in GROUPS))} (got none of both)."
+            f"Expected '--methods' of {', '.join(known)} and '--datasets' that lead a group: "
+            f"{', '.join(leaders)} (got none of both)."
         )
     return found
 
@@ -192,7 +210,7 @@ def searches(
 def is_complete(search: Search, rows: Iterable[TrialRow]) -> bool:
     """Return whether all trials of a search are recorded."""
     own = (*search.benchmark, search.method)
-    return sum(row.search == own for row in rows) >= TRIALS
+    return sum(row.search == own for row in rows) >= search.plan.trials
 
 
 def read_trials(file: Path) -> list[TrialRow]:
@@ -220,8 +238,14 @@ def best_trials(rows: Sequence[TrialRow]) -> Iterator[tuple[TrialRow, int]]:
     for search in dict.fromkeys(row.search for row in rows):
         own = [row for row in rows if row.search == search]
         complete = [row for row in own if row.validation is not None]
-        if len(own) >= TRIALS and complete:
+        if len(own) >= PLANS[own[0].plan].trials and complete:
             yield max(complete, key=lambda row: (row.validation or 0.0, -row.trial)), len(own)
+
+
+def changes(best: TrialRow, rows: Iterable[TrialRow]) -> dict[str, Any]:
+    """Return the values of a search's best trial that its first, the preset, does not have."""
+    first = next(row for row in rows if row.search == best.search and row.trial == 0)
+    return {key: value for key, value in best.values.items() if first.values[key] != value}
 
 
 def markdown(rows: Sequence[TrialRow]) -> str:
@@ -234,8 +258,7 @@ def markdown(rows: Sequence[TrialRow]) -> str:
         first = next(row for row in rows if row.search == best.search and row.trial == 0)
         changed = ", ".join(
             f"`{key}` {json.dumps(first.values[key])} → {json.dumps(value)}"
-            for key, value in best.values.items()
-            if first.values[key] != value
+            for key, value in changes(best, rows).items()
         )
         began = "failed" if first.validation is None else f"{first.validation:.2f}"
         lines.append(
@@ -251,37 +274,53 @@ _VALUE = re.compile(r"( +)(\w+): (.+?)(?: +# (.*))?$")
 
 
 def write_presets(rows: Sequence[TrialRow]) -> list[Path]:
-    """Put what each complete search found into the preset of its group; return the files."""
+    """Put what each complete search found into the presets of its group; return the files."""
     written: dict[Path, None] = {}
     for best, count in best_trials(rows):
+        plan = PLANS[best.plan]
+        found = changes(best, rows) if plan.only_changes else best.values
+        if not found:
+            continue  # the preset is the best, for those that follow as well
         presets = get_method(best.method).presets
         if presets is None:
             raise ConfigError(f"Expected '{best.method}' to have presets (got none).")
-        file = presets / PRESET / f"{best.task}.yaml"
+        file = presets / plan.preset(best.method, best.task) / f"{best.task}.yaml"
         text = file.read_text()
-        for dataset in (best.dataset, *GROUPS[best.task, best.dataset]):
-            text = with_found(text, dataset, best, count)
+        for dataset in (best.dataset, *plan.groups[best.task, best.dataset]):
+            text = with_found(text, dataset, best, count, found)
         write_atomically(file, text.encode())
         written[file] = None
     return list(written)
 
 
-def with_found(text: str, dataset: str, best: TrialRow, count: int) -> str:
-    """Return a preset's text with the best trial in a dataset's section.
+def with_found(
+    text: str, dataset: str, best: TrialRow, count: int, values: Mapping[str, Any]
+) -> str:
+    """Return a preset's text with values of the best trial in a dataset's section.
 
     What was not searched stays there with its reason, but for the budget: validation ends a run.
+    Where only changes are taken over, a budget that ends by patience stays as well.
     """
     before, old, after = _sections(text, dataset)
     reason = f"search on {best.dataset}: best of {count}, validation {best.validation:.2f}"
     kept = {name: (value, why) for name, value, why in _values_of(old)}
-    found = {key: (_yaml(value), reason) for key, value in best.values.items()}
-    epochs, patience = BUDGETS.get(dataset, BUDGETS[best.task])
-    why = "as every method here: validation ends a run"
-    if best.values.get("schedule") == "cosine":
-        epochs = round(4 / 3 * best.training["epochs"])
-        why = "of the schedule, which ends where it is told to; a third more than a trial's"
-    found |= {"epochs": (str(epochs), why), "patience": (str(patience), "likewise")}
+    found = {key: (_yaml(value), reason) for key, value in values.items()}
+    plan = PLANS[best.plan]
+    if not (plan.only_changes and _ends_by_patience(text, dataset)):
+        epochs, patience = plan.budget((best.task, dataset))
+        why = "as every method here: validation ends a run"
+        if best.values.get("schedule") == "cosine":
+            epochs = min(epochs, round(4 / 3 * best.training["epochs"]))
+            why = "of the schedule, which ends where it is told to; a third more than a trial's"
+        found |= {"epochs": (str(epochs), why), "patience": (str(patience), "likewise")}
     return before + f"{dataset}:\n" + _lines_of(kept | found) + after
+
+
+def _ends_by_patience(text: str, dataset: str) -> bool:
+    own: dict[str, str] = {}
+    for name in ("all", dataset):
+        own |= {key: value for key, value, _ in _values_of(_sections(text, name)[1])}
+    return own.get("patience", "null") != "null"
 
 
 def _sections(text: str, dataset: str) -> tuple[str, str, str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from geof_paper.grid.cells import BENCHMARKS, Benchmark, Row
 from geof_paper.grid.records import recorded
-from geof_paper.render import figures
+from geof_paper.render.rank_figure import critical_difference
 from geof_paper.render.study_tables import StudyTable
 from geof_paper.render.tables import Better, Cell, Table
 from geof_paper.render.tables import Row as TableRow
 from geof_paper.studies.compared import COMPARED, Compared
 from geof_paper.studies.printed import paper_tables, printed
-from geof_paper.studies.statistics import Aggregate, aggregate
+from geof_paper.studies.statistics import Aggregate, aggregate, nemenyi_difference
 
 REFERENCE = "GeoF"
 COLUMNS = ("NC avg.", "LP avg.", "GC avg.", "overall avg.", "avg. rank", "avg. gain", "p (Holm)")
@@ -36,25 +37,63 @@ def aggregate_paper() -> StudyTable:
 def aggregate_results(results: Path, preset: str, methods: Sequence[str] | None) -> StudyTable:
     """Aggregate recorded runs over the benchmarks all methods have.
 
+    The strong recipes are rows of their own. Where methods are named, all of them stay; otherwise
+    those stay that make the largest complete table, and the text names the others.
+
     Args:
         results: Where results files are.
         preset: Which of GeoF's presets stands for it.
-        methods: What to compare it with; ``None`` for all of the paper's.
+        methods: What to compare it with; ``None`` for all of the comparison.
     """
     chosen = [
         m
         for m in COMPARED
-        if m.printed is not None
-        and not m.method.endswith("-so")
+        if not m.method.endswith("-so")
         and (m.method != "geof" or m.preset == preset)
         and (methods is None or m.method in methods or m.method == "geof")
     ]
+    records = {(b, m): _record(results, b, m) for b in BENCHMARKS for m in chosen}
+    known = {key: record for key, record in records.items() if record is not None}
+    kept = chosen if methods is not None else largest_complete(chosen, known)
     scores = [
-        [_recorded_mean(results, benchmark, method) for method in chosen]
-        for benchmark in BENCHMARKS
+        [known[b, m].mean if (b, m) in known else float("nan") for m in kept] for b in BENCHMARKS
     ]
-    names = [str(method.printed) for method in chosen]
-    return _study_table("aggregate", "Our recorded rows", names, scores, "results")
+    stale = sum(record.stale for (_, m), record in known.items() if m in kept)
+    remarks = [f"{stale} of {len(known)} scores are of stale runs."] if stale else []
+    absent = [_name(m) for m in chosen if m not in kept]
+    if absent:
+        remarks.append(f"Methods left out for want of rows: {', '.join(absent)}.")
+    names = [_name(method) for method in kept]
+    title = "Our recorded rows"
+    return _study_table("aggregate", title, names, scores, "results", " ".join(remarks))
+
+
+class Recorded(NamedTuple):
+    """A recorded score, and whether it is of stale runs."""
+
+    mean: float
+    stale: bool
+
+
+def largest_complete(
+    methods: Sequence[Compared], known: Collection[tuple[Benchmark, Compared]]
+) -> list[Compared]:
+    """Return the methods, GeoF among them, that make the largest table without a gap.
+
+    Those with most benchmarks come first; of their beginnings the one is taken whose number of
+    methods times benchmarks that all of them have is largest, of equals the longest.
+    """
+    counts = {m: sum((benchmark, m) in known for benchmark in BENCHMARKS) for m in methods}
+    order = sorted(methods, key=lambda m: (m.method != "geof", -counts[m]))
+    best = max(
+        range(2, len(order) + 1),
+        key=lambda n: (n * sum(all((b, m) in known for m in order[:n]) for b in BENCHMARKS), n),
+    )
+    return [method for method in methods if method in order[:best]]
+
+
+def _name(compared: Compared) -> str:
+    return compared.printed or compared.title
 
 
 def _mean(benchmark: Benchmark, method: str) -> float:
@@ -63,31 +102,40 @@ def _mean(benchmark: Benchmark, method: str) -> float:
     return found.mean
 
 
-def _recorded_mean(results: Path, benchmark: Benchmark, compared: Compared) -> float:
+def _record(results: Path, benchmark: Benchmark, compared: Compared) -> Recorded | None:
     preset = compared.preset_for(benchmark[0])
     record = recorded(Row(*benchmark, compared.method, preset), results)
-    return float("nan") if record is None or record.test is None else record.test.mean
+    if record is None or record.test is None:
+        return None
+    return Recorded(record.test.mean, bool(record.stale))
 
 
 def _study_table(
-    name: str, title: str, methods: Sequence[str], scores: list[list[float]], source: str
+    name: str,
+    title: str,
+    methods: Sequence[str],
+    scores: list[list[float]],
+    source: str,
+    remarks: str = "",
 ) -> StudyTable:
     groups = [task for task, _ in BENCHMARKS]
     benchmarks = [f"{dataset}/{task}" for task, dataset in BENCHMARKS]
     found = aggregate(scores, methods, groups, REFERENCE, benchmarks=benchmarks)
     table = _table(title, found, as_printed=source == "paper")
     text = _text(found) + (f" {_agreement(table)}" if source == "paper" else "")
+    text += f" {remarks}" if remarks else ""
     return StudyTable(
         name,
         f"Aggregate comparison: {title.lower()}",
         table,
         text=text,
         draw=partial(
-            figures.critical_difference,
+            critical_difference,
             list(methods),
             [row.rank for row in found.rows],
             REFERENCE,
             [row.p_holm for row in found.rows],
+            difference=nemenyi_difference(len(methods), len(found.used)),
         ),
         command=f"geof reproduce aggregate --from {source}",
     )
@@ -132,9 +180,11 @@ def _agreement(table: Table) -> str:
 def _text(found: Aggregate) -> str:
     test = found.friedman
     known = paper_tables()
+    apart = nemenyi_difference(len(found.rows), len(found.used))
     return (
         f"Friedman's test: chi-square {test.statistic:.1f} with {test.degrees} degrees of freedom, "
         f"p = {test.p_value:.2g} (with the correction for ties {test.corrected_statistic:.1f}; the "
         f"paper prints {known['friedman_chi2']} with {known['friedman_dof']}). p-values of rank "
-        f"differences to {found.reference} are adjusted by Holm's rule. {found.note}"
+        f"differences to {found.reference} are adjusted by Holm's rule. Ranks of any two methods "
+        f"must be {apart:.2f} apart to differ at 5 % by Nemenyi's test. {found.note}"
     )

@@ -1,4 +1,4 @@
-"""Bars, curves, bounds and ranks for a column of a paper: SVG and PNG, from plain numbers."""
+"""Bars, curves and bounds for a column of a paper: SVG and PNG, from plain numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from geof_paper.render.figure_style import (
     Array,
     Numbers,
     colour_of,
-    dot_handle,
     footnote,
     hatch_of,
     legend_of,
@@ -261,75 +260,6 @@ def comparison(
     return figure
 
 
-@styled
-def critical_difference(
-    methods: Sequence[str],
-    ranks: Numbers,
-    reference: str,
-    p_values: Numbers,
-    *,
-    level: float = 0.05,
-    title: str = "",
-    width: float = COLUMN,
-    height: float | None = None,
-) -> Figure:
-    """Draw average ranks, and connect the reference with what does not differ significantly.
-
-    Args:
-        methods: Their names.
-        ranks: Their average ranks; one is best.
-        reference: The method the p-values compare with.
-        p_values: Adjusted for their number (Holm); the reference's own is not looked at.
-        level: Of significance.
-        title: Above the axes.
-        width: In inches.
-        height: In inches; by default as many lines need.
-
-    Raises:
-        ShapeError: If there is not one rank and one p-value per method.
-        DataError: If a rank or another method's p-value is missing.
-        ConfigError: If the reference is not among the methods.
-    """
-    values = numbers_of(ranks, "ranks", (len(methods),))
-    tested = numbers_of(p_values, "p_values", (len(methods),), required=False)
-    if reference not in methods:
-        raise ConfigError(f"Expected the reference {reference!r} among the methods.")
-    base = list(methods).index(reference)
-    if np.isnan(values).any() or np.isnan(np.delete(tested, base)).any():
-        raise DataError("Expected a rank of each method and a p-value of each but the reference.")
-    order = np.argsort(values, kind="stable")
-    alike = [j for j in order if j == base or tested[j] >= level]
-    row = {int(j): i for i, j in enumerate(order)}
-    figure = new_figure(width, height or 0.95 + 0.165 * len(methods))
-    axes: Any = figure.subplots()
-    axes.set_title(text_of(title, longest=None))
-    axes.hlines(range(len(order)), 1, values[order], color="#DDDDDD", linewidth=0.8, zorder=1)
-    if len(alike) > 1:
-        axes.plot(values[alike], [row[j] for j in alike], color="#999999", linewidth=3.5, zorder=2)
-    looks = {"reference": ("D", colour_of(1), colour_of(1)), "same": ("o", "white", colour_of(0))}
-    looks["different"] = ("o", colour_of(0), colour_of(0))
-    for j in range(len(methods)):
-        kind = "reference" if j == base else "same" if j in alike else "different"
-        _dot(axes, values[j], row[j], looks[kind])
-        place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center"}
-        axes.text(1.09, row[j], f"{values[j]:.1f}", fontsize=7.0, **place)
-    axes.set_yticks(range(len(order)), [text_of(methods[j]) for j in order])
-    axes.get_yticklabels()[row[base]].set_fontweight("bold")
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(order) - 0.4, -0.6)
-    axes.set_xlim(1 - 0.03 * len(methods), max(values.max(), 2.0) + 0.03 * len(methods))
-    axes.set_xlabel("average rank (1 is best)")
-    kinds = ["reference", "different", "same"] if len(alike) > 1 else ["reference", "different"]
-    names = {
-        "reference": "reference",
-        "different": f"differs (p < {level:g}, Holm)",
-        "same": "not shown to differ",
-    }
-    handles = [dot_handle(looks[kind]) for kind in kinds]
-    legend_of(figure, handles, [names[kind] for kind in kinds])
-    return figure
-
-
 def _base(logx: bool | int, places: Array) -> int:
     """Return the base of the x axis, zero for a linear one."""
     base = 2 if logx is True else int(logx)
@@ -440,13 +370,6 @@ def _power_of_ten(value: float, view: Sequence[float]) -> str:
         return f"{value:g}"
     exponent = str(round(math.log10(value)))
     return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _dot(axes: Any, x: float, y: float, look: tuple[str, str, str]) -> None:
-    marker, face, edge = look
-    axes.plot(
-        x, y, marker=marker, markerfacecolor=face, markeredgecolor=edge, linestyle="none", zorder=3
-    )
 
 
 def _beside(axes: Any, x: float, y: float, text: str, *, right: bool) -> None:

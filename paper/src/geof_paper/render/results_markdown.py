@@ -59,7 +59,7 @@ def _table(task: TaskKind, benchmarks: Sequence[Benchmark], plain: Mapping[Row, 
             numbers = [printed(*b, compared.printed) for b in benchmarks]
             cells = [_cell(*pair) for pair in zip(records, numbers, strict=True)]
             lines.append([compared.title_for(task), *cells])
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def _cell(record: Record | None, paper: Printed | None) -> str:
@@ -98,7 +98,7 @@ def _additions(records: Sequence[Record], plain: Mapping[Row, Record]) -> str:
                 "" if whole is None else f"{_paired(record, whole):+.2f}",
             ]
         )
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def _paired(record: Record, whole: Record) -> float:
@@ -129,7 +129,7 @@ def _details(records: Sequence[Record]) -> str:
                 f"`{record.command}`",
             ]
         )
-    return _markdown(lines)
+    return markdown_table(lines)
 
 
 def _name(row: Row) -> str:
@@ -158,7 +158,7 @@ def _failures(failures: Sequence[FailedRun]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     """Return lines of cells as a table; the first one is its head."""
     head, *rest = lines
     ruled = [head, ["---"] * len(head), *rest]

@@ -214,6 +214,20 @@ def rank_differences(ranks: ArrayLike, benchmarks: int, reference: int) -> tuple
     return z, np.asarray(2 * stats.norm.sf(np.abs(z)), dtype=np.float64)
 
 
+def nemenyi_difference(methods: int, benchmarks: int, level: float = 0.05) -> float:
+    r"""Return how far average ranks of any two methods must be apart, by Nemenyi's test.
+
+    :math:`q \sqrt{k (k + 1) / 6 N}` with the quantile :math:`q` of the studentised range, divided
+    by :math:`\sqrt 2`.
+
+    >>> round(nemenyi_difference(5, 30), 3)
+    1.114
+    """
+    _require_two(benchmarks, methods)
+    quantile = stats.studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
+    return float(quantile * np.sqrt(methods * (methods + 1) / (6 * benchmarks)))
+
+
 def aggregate(
     scores: ArrayLike,
     methods: Sequence[str],
