@@ -19,7 +19,7 @@ LIBRARY, PAPER = ROOT / "src" / "geof", ROOT / "paper" / "src" / "geof_paper"
 # A package may import from those before it. Modules at the root are named with their place.
 ORDER = {
     "geof": [
-        *("version", "errors", "plugins", "options", "io", "machine", "progress"),
+        *("version", "errors", "plugins", "options", "io", "machine", "progress", "devices"),
         *(
             "executor",
             "processes",

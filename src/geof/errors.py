@@ -23,7 +23,7 @@ class DtypeError(GeofError, TypeError):
 
 
 class DeviceError(GeofError, RuntimeError):
-    """A tensor lies on another device than it is needed on."""
+    """A device is not there, or a tensor lies on another one than it is needed on."""
 
 
 class DataError(GeofError, ValueError):

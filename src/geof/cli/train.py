@@ -64,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
     from geof.cli.progress import working
     from geof.data.sources import notes_of, read_data
+    from geof.devices import resolve_device
     from geof.training import Trainer, adapted, build_task
 
     if options.resume is not None:
@@ -75,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
     if options.show:
         print(config.to_yaml(), end="")
         return 0
+    resolve_device(config.training.device)  # or say what is there, before anything is read
     console = Console(stderr=options.json, quiet=options.json and options.quiet)
     with working(console, quiet=options.quiet):
         data, schema = read_data(config.data, config.task, config.split)

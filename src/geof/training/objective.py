@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.targets import TargetKind
 from geof.errors import ConfigError, DataError
-from geof.training.config import ClassWeights
 from geof.training.metrics import (
     METRICS,
     Metric,
@@ -29,6 +28,7 @@ from geof.training.metrics import (
     metric_named,
     number_metric,
 )
+from geof.training.stages import ClassWeights
 
 DEFAULT_METRIC: dict[TargetKind, str] = {
     "classes": "accuracy",

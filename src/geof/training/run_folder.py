@@ -22,6 +22,7 @@ from geof.errors import ConfigError, DataError, FolderLockedError
 from geof.io import write_json
 from geof.training.config import RunConfig
 from geof.training.metrics import metric_named
+from geof.training.stages import UNDECISIVE
 from geof.training.tasks import Task
 from geof.version import __version__
 
@@ -310,7 +311,8 @@ def _compared(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what must agree for a run to go on: what decides its numbers.
 
-    Files may have moved, since the content decides. Seeds are compared as they take effect.
+    Files may have moved, since the content decides, and a run may move to another device. Seeds
+    are compared as they take effect.
     """
     names = ["method", "preset", "task", "options", "readout", "training", "pretraining"]
     names += ["read_test"]
@@ -320,7 +322,8 @@ def _compared(
     for about in (before, now):
         run = about["run"]
         kept = {name: run.get(name) for name in names}
-        kept["training"] = {n: v for n, v in run["training"].items() if n != "seed"}
+        apart = ("seed", *UNDECISIVE)
+        kept["training"] = {n: v for n, v in run["training"].items() if n not in apart}
         both.append({**kept, **{name: about.get(name) for name in facts}})
     if "format" not in before:  # which had these beside the protocol only
         for name in ("batch_size", "fanouts", "hidden_edges"):

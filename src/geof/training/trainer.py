@@ -23,6 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from geof.data.columns import Schema
+from geof.devices import resolve_device
 from geof.errors import ConfigError, DataError, GeometryError, NonFiniteError, StoppedError
 from geof.geometry import BlockCounts, counting_blocks
 from geof.io import write_atomically, write_json
@@ -48,6 +49,11 @@ from geof.training.tasks import Part, Scores, Task
 
 LONG_EPOCH = 2.0
 """Seconds from which an epoch is stopped between its steps instead of at its end."""
+
+FUSED = ("cpu", "cuda", "mps", "xpu")
+"""Devices for which torch has an optimiser step in one piece."""
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -110,12 +116,16 @@ class Trainer:
         callbacks: Told what happens: logs of your own, see :mod:`geof.training.callbacks`.
         allow_changes: Go on even if training options differ from those the run began with.
         schema: What a table of nodes went through, so that the checkpoint can read another one.
+        device: Where to compute, such as ``"cuda:1"`` (default: the config's). The task's data are
+            moved there; parameters are drawn on the CPU, so all devices start alike.
 
     Attributes:
         network: With parameters drawn from the seed; after :meth:`fit` those of the chosen epoch.
+        device: Where it is.
 
     Raises:
         ConfigError: For an option the method refuses, or a stage it does not have.
+        DeviceError: If the device is not there.
 
     >>> from geof.data import NodeGraph, digits_graph, random_node_split
     >>> from geof.training import NodeTask, RunConfig, Trainer, TrainingConfig
@@ -136,6 +146,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         allow_changes: bool = False,
         schema: Schema | None = None,
+        device: str | None = None,
     ) -> None:
         if task.kind != config.task:
             raise ConfigError(
@@ -147,8 +158,10 @@ class Trainer:
         self.watch = watch or Watch()
         self.callbacks = Callbacks(callbacks)
         self.allow_changes = allow_changes
+        self.device = resolve_device(device or config.training.device)
         torch.manual_seed(config.seed)
-        self.network = Network(config, task.shape)
+        self.network = Network(config, task.shape).to(self.device)
+        task.to(self.device)
         self._parameters = list(self.network.parameters())  # to walk all modules costs a step dear
         self._require_stages()
         self.average = self._averaged()
@@ -171,11 +184,11 @@ class Trainer:
                 checkpoint so far.
             StoppedError: If ``watch.should_stop`` said so; the state is saved.
         """
-        fixed = self.config.training.deterministic
+        fixed = sums_in_fixed_order(self.config.training.deterministic, self.device)
         if self.out is None:
-            with sums_in_fixed_order(fixed):
+            with fixed:
                 return self._train()
-        with locked(self.out) as self._require_folder, sums_in_fixed_order(fixed):
+        with locked(self.out) as self._require_folder, fixed:
             about = describe(self.config, self.task, self.schema)
             for note in settle_config(self.out, about, allow_changes=self.allow_changes):
                 self._note(note)
@@ -283,7 +296,9 @@ class Trainer:
     def _resume(self) -> None:
         if self.out is None:
             return
-        self.progress, notes = load_state(self.out, self.network, self.optimiser_of, self.average)
+        self.progress, notes = load_state(
+            self.out, self.network, self.optimiser_of, self.average, self.device
+        )
         for note in notes:
             self._note(note)
         self._saved_epoch = self.progress.epoch
@@ -312,7 +327,7 @@ class Trainer:
                 network.encoder.parameters(),
                 lr=before.learning_rate,
                 weight_decay=before.weight_decay,
-                fused=True,
+                fused=self.device.type in FUSED,
             )
         if before.epochs and before.freeze:
             network.freeze_encoder()
@@ -321,7 +336,7 @@ class Trainer:
             [parameter for parameter in network.parameters() if parameter.requires_grad],
             lr=training.learning_rate,
             weight_decay=training.weight_decay,
-            fused=True,
+            fused=self.device.type in FUSED,
         )
 
     def _is_over(self) -> bool:
@@ -393,7 +408,7 @@ class Trainer:
                 begun.kept_blocks + self._blocks.kept,
                 begun.seconds + seconds,
             )
-            save_state(self.out, self.progress, self.network, optimiser, self.average)
+            self._write_state(optimiser)
             self._keep_checkpoint()
             self.progress.partial, self._saved_at = None, time.monotonic()
         if stop:
@@ -467,10 +482,13 @@ class Trainer:
         due = time.monotonic() - self._saved_at >= self.watch.save_seconds
         if not (due or force):
             return
-        optimiser = self.optimiser_of(self.progress.epoch)
-        save_state(self.out, self.progress, self.network, optimiser, self.average)
+        self._write_state(self.optimiser_of(self.progress.epoch))
         self._keep_checkpoint()
         self._saved_epoch, self._saved_at = self.progress.epoch, time.monotonic()
+
+    def _write_state(self, optimiser: torch.optim.Optimizer) -> None:
+        assert self.out is not None
+        save_state(self.out, self.progress, self.network, optimiser, self.average, self.device)
 
     def _keep_checkpoint(self) -> None:
         """Write the weights validation prefers, described so that the file alone can be opened."""
@@ -534,26 +552,31 @@ class Trainer:
         if self.out is not None:
             self._require_folder()
             self._keep_checkpoint()
-            note_machine(self.out)
+            note_machine(self.out, str(self.device))
             write_json(self.out / "result.json", asdict(result))
             discard_states(self.out)
         return result
 
 
 @contextmanager
-def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
-    """Let torch use only operators whose sums run in the same order every time."""
+def sums_in_fixed_order(wanted: bool, device: torch.device = _CPU) -> Iterator[None]:
+    """Let torch use only operators whose sums run in the same order every time.
+
+    On other devices than the CPU an operator that has no fixed order warns instead of failing.
+    """
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     threads = torch.get_num_threads()  # a resumed run takes the number it began with
     filling = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(wanted or before)
+    only_warn = device.type != "cpu" if wanted else warned
+    torch.use_deterministic_algorithms(wanted or before, warn_only=only_warn)
     # Filling fresh memory would show reads of it; nothing here does, and it costs a pass.
     memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned)
         memory.fill_uninitialized_memory = filling
         torch.set_num_threads(threads)
 
