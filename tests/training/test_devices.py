@@ -128,7 +128,7 @@ class TestEveryPath:
             epochs=2, device=elsewhere, settings={"options.backend": "torch"}
         )
         model.fit(graph)
-        wanted = GeoFNodeClassifier(epochs=2, settings=settings).fit(graph)
+        wanted = GeoFNodeClassifier(epochs=2, settings=model.settings).fit(graph)
         assert model.run_.device.type == "meta"
         same(torch.tensor(model.predict_proba()), torch.tensor(wanted.predict_proba()))
         again = pickle.loads(pickle.dumps(model.run_))

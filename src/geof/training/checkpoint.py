@@ -220,6 +220,7 @@ def save_state(
     optimiser: torch.optim.Optimizer,
     average: nn.Module | None = None,
     device: torch.device = CPU,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> None:
     """Write the state; the one before stays beside it until the next.
 
@@ -245,6 +246,8 @@ def save_state(
     }
     if device.type != "cpu":
         about["device"] = str(device)
+    if scaler is not None:
+        about["scaler"] = scaler.state_dict()
     if progress.partial is not None:
         about["partial"] = asdict(progress.partial)
     # The predecessor first: whenever the machine stops, at least one whole state is there.
@@ -261,6 +264,7 @@ def load_state(
     optimiser_of: Callable[[int], torch.optim.Optimizer],
     average: nn.Module | None = None,
     device: torch.device = CPU,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> tuple[Progress, list[str]]:
     """Put the newest sound state into network, optimiser and random generator.
 
@@ -270,6 +274,7 @@ def load_state(
         optimiser_of: Returns the optimiser of an epoch: the stages of a run have one each.
         average: Of the network's weights, if one is taken.
         device: Where the network is; the state may have been saved on another one.
+        scaler: Of the loss, where gradients are in half precision.
 
     Returns:
         How far the run was (nothing done when there is no state) and what a user should know.
@@ -293,6 +298,8 @@ def load_state(
         before = about.get("device", "cpu")
         if torch.device(before).type != device.type:
             notes.append(f"Began on {before}, goes on on {device}: the last bits may differ.")
+        if scaler is not None and "scaler" in about:
+            scaler.load_state_dict(about["scaler"])
         return _restore(path, tensors, about, network, optimiser_of, device), notes
     if notes:
         raise DataError(

@@ -263,7 +263,7 @@ def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> P
     _require_task(run, "node")
     inputs = _inputs(run, data)
     with _inference(run):
-        logits = _node_logits(run, inputs, piece_size).cpu()
+        logits = _node_logits(run, inputs, piece_size).to(inputs.signature.dtype).cpu()
     return _predictions(run, data, node_ids(data), data.graph.y, logits)
 
 
@@ -370,7 +370,8 @@ def embed_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Embeddings:
         for inputs in _batches(run, data, batch_size):
             states, own = _encode(run, inputs)
             pool = getattr(run.network.readout, "pooled", global_mean_pool)
-            vectors.append(pool(states, inputs.batch, inputs.num_graphs).cpu())
+            pooled = pool(states, inputs.batch, inputs.num_graphs)
+            vectors.append(pooled.to(states.dtype).cpu())
             coordinates.append(None if own is None else own.cpu())
     sizes = torch.tensor([graph.num_nodes for graph in data.graphs])
     return Embeddings(
@@ -502,7 +503,8 @@ def _put_training_in_place_of_test(task: Task) -> None:
 @contextmanager
 def _inference(run: Run) -> Iterator[None]:
     """Compute as the run did when it read its test part: to the same bits."""
-    with torch.no_grad(), sums_in_fixed_order(run.config.training.deterministic, run.device):
+    fixed = sums_in_fixed_order(run.config.training.deterministic, run.device)
+    with torch.no_grad(), fixed, run.network.autocast():
         yield
 
 

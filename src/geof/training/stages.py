@@ -15,6 +15,7 @@ from geof.training.metrics import metric_named
 
 Optimiser: TypeAlias = Literal["adam", "adamw"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
+Precision: TypeAlias = Literal["float32", "bf16", "float16"]
 
 ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[Positive, ...]
 
@@ -132,6 +133,13 @@ class TrainingConfig(Options):
             "or one per class; for yes-or-no targets, of the positive label."
         ),
     ] = None
+    precision: Annotated[
+        Precision | None,
+        Field(
+            description="Of dense layers: float32 (the network's own, the default), or bf16 or "
+            "float16 by torch's autocast. Geometry and losses stay in float32."
+        ),
+    ] = None
     device: Annotated[
         str | None,
         Field(
@@ -146,6 +154,8 @@ class TrainingConfig(Options):
             metric_named(self.metric)
         if self.class_weights == "none":
             object.__setattr__(self, "class_weights", None)
+        if self.precision == "float32":
+            object.__setattr__(self, "precision", None)
         if self.device is not None:
             require_device_name(self.device)
         if self.device == AUTO:

@@ -161,7 +161,9 @@ class Task(ABC):
         encoder = network.encoder
         assert isinstance(encoder, HasPretext)
         for inputs in islice(self.training_inputs(epoch), start, None):
-            yield encoder.pretext_loss(inputs)
+            with network.autocast():
+                loss = encoder.pretext_loss(inputs)
+            yield loss
 
     def thinned(self, inputs: GraphInputs, epoch: int, number: int = 0) -> GraphInputs:
         """Return what a step sees of its inputs: some edges are dropped, if that is wanted."""

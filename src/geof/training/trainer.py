@@ -167,6 +167,9 @@ class Trainer:
         self.average = self._averaged()
         self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
         self.progress = Progress()
+        # In so few bits small gradients would be nothing: the loss is scaled up before.
+        half = self.network.lowered == torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type) if half else None
         self._saved_epoch, self._saved_at = 0, time.monotonic()
         self._kept_epoch = 0  # of the checkpoint on disk
         self._inputs: GraphInputs | None = None
@@ -297,7 +300,7 @@ class Trainer:
         if self.out is None:
             return
         self.progress, notes = load_state(
-            self.out, self.network, self.optimiser_of, self.average, self.device
+            self.out, self.network, self.optimiser_of, self.average, self.device, self.scaler
         )
         for note in notes:
             self._note(note)
@@ -419,21 +422,35 @@ class Trainer:
             )
 
     def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
-        """Take one optimiser step and return the gradient's norm before clipping."""
+        """Take one optimiser step and return the gradient's norm before clipping.
+
+        A step that scaled-up gradients overflow in is left out, with a norm of zero.
+        """
         if not bool(loss.isfinite()):
             raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
         optimiser.zero_grad()
-        loss.backward()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self.scaler is not None:
+            self.scaler.unscale_(optimiser)
         parameters = [p for p in self._parameters if p.grad is not None]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if not bool(norm.isfinite()):
+        finite = bool(norm.isfinite())
+        if not finite and self.scaler is not None and self.scaler.get_scale() > 1:
+            self.scaler.step(optimiser)  # which is not taken
+            self.scaler.update()
+            return 0.0
+        if not finite:
             # The step is not taken: the parameters stay finite.
             raise NonFiniteError(
                 f"Expected finite gradients (that of {bad_gradient(self.network)} is not)."
             )
         if self.config.training.clip is not None:
             clip_grads_with_norm_(parameters, self.config.training.clip, norm)
-        optimiser.step()
+        if self.scaler is None:
+            optimiser.step()
+        else:
+            self.scaler.step(optimiser)
+            self.scaler.update()
         if self.average is not None:
             self.average.update_parameters(self.network)
         return float(norm)
@@ -488,7 +505,8 @@ class Trainer:
 
     def _write_state(self, optimiser: torch.optim.Optimizer) -> None:
         assert self.out is not None
-        save_state(self.out, self.progress, self.network, optimiser, self.average, self.device)
+        more = self.average, self.device, self.scaler
+        save_state(self.out, self.progress, self.network, optimiser, *more)
 
     def _keep_checkpoint(self) -> None:
         """Write the weights validation prefers, described so that the file alone can be opened."""
