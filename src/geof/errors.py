@@ -54,6 +54,10 @@ class StoppedError(GeofError):
     """A run was asked to stop and has saved its state."""
 
 
+class RankError(GeofError, RuntimeError):
+    """The processes that train one run together did not meet, disagree, or lost one of them."""
+
+
 class CostWarning(UserWarning):
     """What was asked for will take long, and something cheaper may do."""
 

@@ -53,13 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         with suppress(OSError):
-            print(f"geof: {said}", file=sys.stderr)
+            print(f"{_speaker()}: {said}", file=sys.stderr)
         if isinstance(error, OSError):
             _say_no_more()  # it may be the output itself that is full
         return 1
     except KeyboardInterrupt:
         print("geof: interrupted", file=sys.stderr)
         return 130
+
+
+def _speaker() -> str:
+    """Return who speaks: one of several processes gives its number."""
+    several = os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+    return f"geof (rank {os.environ['RANK']})" if several else "geof"
 
 
 def _run(words: list[str]) -> int:

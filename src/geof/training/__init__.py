@@ -13,11 +13,13 @@ from geof.training.metrics import (
     roc_auc,
 )
 from geof.training.network import Network
+from geof.training.ranks import ALONE, Ranks
 from geof.training.stages import PretrainingConfig, TrainingConfig
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, build_task
 from geof.training.trainer import Result, Trainer, Watch
 
 __all__ = [
+    "ALONE",
     "Callback",
     "CsvLog",
     "EpochLines",
@@ -28,6 +30,7 @@ __all__ = [
     "Network",
     "NodeTask",
     "PretrainingConfig",
+    "Ranks",
     "Result",
     "RunConfig",
     "Scores",

@@ -309,6 +309,11 @@ def load_state(
     return Progress(), notes
 
 
+def newest_state(folder: Path) -> Path | None:
+    """Return the file of the newest state, once :func:`load_state` has removed a damaged one."""
+    return next((folder / n for n in (CURRENT, PREVIOUS) if (folder / n).exists()), None)
+
+
 def discard_states(folder: Path) -> None:
     """Remove the states of a finished run."""
     for name in (CURRENT, PREVIOUS, f"{CURRENT}.new"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from geof.nn.inputs import all_finite
 from geof.options import arguments
 from geof.training.config import RunConfig
 
+if TYPE_CHECKING:
+    from geof.training.ranks import Ranks
+
 
 class Network(nn.Module):
     """A method's encoder and the readout of one task.
@@ -33,6 +36,8 @@ class Network(nn.Module):
     Raises:
         ConfigError: If an option has a value the method refuses.
     """
+
+    ranks: Ranks  # the processes that train it, where there are several
 
     def __init__(self, config: RunConfig, shape: InputShape) -> None:
         super().__init__()

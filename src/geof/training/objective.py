@@ -150,6 +150,14 @@ class Objective:
             )
         return (each * known).sum() / known.sum()
 
+    def mass(self, aims: Tensor) -> float:
+        """Return what :meth:`loss` divides by: rows, their weights, or known targets."""
+        if self.kind != "classes":
+            return float((~aims.isnan()).sum())
+        if not self.weights:
+            return float(len(aims))
+        return float(torch.tensor(self.weights, dtype=torch.float64)[aims.cpu()].sum())
+
     def values(self, outputs: Tensor) -> Tensor:
         """Return probabilities, or numbers in their original unit (float64)."""
         if self.kind == "classes":

@@ -215,7 +215,25 @@ def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: boo
         notes.append(f"Options changed on the way: {listed}.")
     if before.get("versions") != wanted.get("versions"):
         notes.append("Other versions than at the start: the last bits may differ.")
+    begun, now = before.get("processes", 1), wanted.get("processes", 1)
+    if begun != now:
+        notes.append(
+            f"Begun in {begun} {'process' if begun == 1 else 'processes'}, going on in {now}: the "
+            "last bits may differ, and dropout draws other entries."
+        )
     return notes
+
+
+def disagreement(
+    first: Mapping[str, Any], other: Mapping[str, Any]
+) -> list[tuple[str, tuple[Any, Any]]]:
+    """Return in what two descriptions of a run differ that processes must agree on, a few of it.
+
+    Versions are among it: what is computed in part here and in part there must be the same thing.
+    """
+    differences = _differences(*_compared(first, other))
+    differences |= _differences(first["versions"], other["versions"], "versions")
+    return _few(differences)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

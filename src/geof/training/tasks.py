@@ -56,6 +56,7 @@ from geof.training.config import RunConfig
 from geof.training.metrics import link_loss, link_metric, link_metrics, metric_named, roc_auc
 from geof.training.network import Network
 from geof.training.objective import DEFAULT_METRIC, Objective, require_metric
+from geof.training.ranks import ALONE, Ranks, Share, ranks_of
 from geof.training.stages import TrainingConfig
 
 Part: TypeAlias = Literal["validation", "test"]
@@ -140,6 +141,11 @@ class Task(ABC):
         moved: Tensor = held[key][1]
         return moved
 
+    @property
+    def divides(self) -> bool:
+        """Whether several processes can divide a step among them."""
+        return False
+
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
         return {} if self.asked_metric is None else {"metric": self.asked_metric}
@@ -165,11 +171,21 @@ class Task(ABC):
                 loss = encoder.pretext_loss(inputs)
             yield loss
 
-    def thinned(self, inputs: GraphInputs, epoch: int, number: int = 0) -> GraphInputs:
-        """Return what a step sees of its inputs: some edges are dropped, if that is wanted."""
+    def thinned(
+        self, inputs: GraphInputs, epoch: int, number: int = 0, names: Tensor | None = None
+    ) -> GraphInputs:
+        """Return what a step sees of its inputs: some edges are dropped, if that is wanted.
+
+        Args:
+            inputs: What there is.
+            epoch: The epoch.
+            number: Of the step in it, from 0.
+            names: The nodes' numbers in the step's whole batch, if these inputs are a part of it.
+        """
         if self.edge_dropout is None:
             return inputs
-        first, second = inputs.edge_index.cpu().numpy()
+        edges = inputs.edge_index.cpu()
+        first, second = (edges if names is None else names[edges]).numpy()
         draws = pair_numbers(first, second, self.seed, _DROPPED, epoch, number)
         kept = torch.from_numpy(draws >= self.edge_dropout)
         return inputs.with_edges(kept.to(inputs.edge_index.device))
@@ -238,6 +254,11 @@ class NodeTask(Task):
         if self.sampling is not None:
             self.sampling = replace(self.sampling, whole=self.inputs)
 
+    @property
+    def divides(self) -> bool:
+        """Whether neighbourhoods are sampled."""
+        return self.sampling is not None
+
     def record(self) -> dict[str, Any]:
         """Return how neighbourhoods are sampled, and the metric if it was asked for."""
         sampling = {} if self.sampling is None else self.sampling.record()
@@ -245,20 +266,22 @@ class NodeTask(Task):
 
     def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13), or one per sampled batch."""
-        for inputs, rows, nodes in islice(self._steps(epoch), start, None):
+        ranks = ranks_of(network)
+        for inputs, rows, nodes, share in islice(self._steps(epoch, ranks), start, None):
             aims = self.aims[rows][nodes]
-            yield network.outputs(inputs).loss(partial(self._loss, aims=aims, nodes=nodes))
+            loss = partial(self._loss, aims=aims, nodes=nodes)
+            yield ranks.loss(network, loss, share, partial(self.objective.mass, aims), inputs)
 
     def _loss(self, outputs: Tensor, aims: Tensor, nodes: Tensor) -> Tensor:
         return self.objective.loss(outputs[nodes], aims)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the whole graph, or the samples."""
-        return (inputs for inputs, _, _ in self._steps(epoch))
+        return (inputs for inputs, *_ in self._steps(epoch))
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the graph (or the epoch's first sample) and the accuracy on training nodes."""
-        inputs, rows, nodes = next(self._steps(epoch))
+        inputs, rows, nodes, _ = next(self._steps(epoch))
         known = rows if isinstance(rows, slice) else rows.cpu()
         y = self.data.graph.y[known][nodes.cpu()]
 
@@ -267,15 +290,22 @@ class NodeTask(Task):
 
         return TrainingView(epoch, inputs, score)
 
-    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor | slice, Tensor]]:
+    def _steps(
+        self, epoch: int, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[GraphInputs, Tensor | slice, Tensor, Share]]:
         """Yield inputs, which of the graph's nodes they are, and which of those train."""
+        train = self.split.train
         if self.sampling is None:
-            yield self.thinned(self.inputs, epoch), slice(None), self._there(self.split.train)
+            share = ranks.share(len(train))
+            yield self.thinned(self.inputs, epoch), slice(None), self._there(train), share
             return
-        for number, drawn in enumerate(self.sampling.sampler.batches(epoch)):
+        for number, whole in enumerate(self.sampling.sampler.batches(epoch)):
+            ranks.begin(self.seed, epoch, number)
+            share = ranks.share(whole.batch_size)
+            drawn, share = ranks.around(whole, share.of(torch.arange(whole.batch_size)), share)
             batch = drawn.to(self.device)
-            inputs = self.thinned(self.sampling.inputs(batch), epoch, number)
-            yield inputs, batch.n_id, torch.arange(batch.batch_size, device=self.device)
+            inputs = self.thinned(self.sampling.inputs(batch), epoch, number, share.names)
+            yield inputs, batch.n_id, torch.arange(batch.batch_size, device=self.device), share
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return metrics and loss on the part's nodes."""
@@ -345,6 +375,11 @@ class LinkTask(Task):
         if self.sampling is not None:
             self.sampling = replace(self.sampling, whole=self.inputs)
 
+    @property
+    def divides(self) -> bool:
+        """Whether neighbourhoods are sampled."""
+        return self.sampling is not None
+
     def record(self) -> dict[str, Any]:
         """Return that the leak check ran, and how edges and neighbourhoods are drawn."""
         sampling = {} if self.sampling is None else self.sampling.record()
@@ -353,16 +388,17 @@ class LinkTask(Task):
 
     def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
-        for inputs, pairs in islice(self._steps(epoch), start, None):
-            yield network.outputs(inputs, pairs).loss(_halves_loss)
+        ranks = ranks_of(network)
+        for inputs, pairs, share in islice(self._steps(epoch, ranks), start, None):
+            yield ranks.loss(network, _halves_loss, share, partial(pairs.size, 1), inputs, pairs)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the training graph, what is left of it without hidden edges, or the samples."""
-        return (inputs for inputs, _ in self._steps(epoch))
+        return (inputs for inputs, *_ in self._steps(epoch))
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return what the epoch's first step saw and the ROC-AUC on its pairs."""
-        inputs, pairs = next(self._steps(epoch))
+        inputs, pairs, _ = next(self._steps(epoch))
 
         def score(encoding: Encoding) -> float:
             logits = _read(network, encoding, inputs, pairs).cpu()
@@ -370,12 +406,15 @@ class LinkTask(Task):
 
         return TrainingView(epoch, inputs, score)
 
-    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor]]:
+    def _steps(
+        self, epoch: int, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[GraphInputs, Tensor, Share]]:
         """Yield inputs and pairs, positive ones first, then as many negative ones."""
         positive, negative = self.split.train, self.split.training_negatives(epoch)
+        whole = ranks.share(positive.size(1))
         if self.hidden_edges is None and self.sampling is None:
             pairs = torch.cat([self._there(positive), negative.to(self.device)], dim=1)
-            yield self.thinned(self.inputs, epoch), pairs
+            yield self.thinned(self.inputs, epoch), pairs, whole
             return
         order = torch.from_numpy(raw_permutation(raw_stream(self.seed, epoch), positive.size(1)))
         if self.hidden_edges is not None:
@@ -388,15 +427,22 @@ class LinkTask(Task):
                 self.inputs.x, both.to(self.device), self.inputs.signature, **carried
             )
             pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
-            yield self.thinned(inputs, epoch), pairs.to(self.device)
+            yield self.thinned(inputs, epoch), pairs.to(self.device), whole
             return
         assert self.sampling is not None
         for number, chosen in enumerate(order.split(self.sampling.sampler.batch_size)):
+            ranks.begin(self.seed, epoch, number)
             pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
             nodes, local = pairs.unique(return_inverse=True)
-            batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number).to(self.device)
-            inputs = self.thinned(self.sampling.inputs(batch), epoch, number)
-            yield inputs, local.to(self.device)
+            drawn = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
+            share = ranks.share(len(chosen))
+            if share.total != share.stop - share.start:
+                own = torch.cat([share.of(half) for half in local.chunk(2, dim=1)], dim=1)
+                seeds, local = own.unique(return_inverse=True)
+                drawn, share = ranks.around(drawn, seeds, share)
+            batch = drawn.to(self.device)
+            inputs = self.thinned(self.sampling.inputs(batch), epoch, number, share.names)
+            yield inputs, local.to(self.device), share
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
@@ -466,21 +512,41 @@ class GraphTask(Task):
         self._graphs = self._graphs.to(self.device)
         self._signature, self.aims = self._signature.to(self.device), self.aims.to(self.device)
 
+    @property
+    def divides(self) -> bool:
+        """Yes: graphs are apart from each other."""
+        return True
+
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order, and the metric if it was asked for."""
         return {"batch_size": self.batch_size, "order_seed": self.seed, **super().record()}
 
     def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
-        steps = zip(self._pieces(epoch), self.training_inputs(epoch), strict=True)
-        for piece, inputs in islice(steps, start, None):
-            loss = partial(self.objective.loss, aims=self.aims[piece.to(self.device)])
-            yield network.outputs(inputs).loss(loss)
+        ranks = ranks_of(network)
+        for inputs, own, share in islice(self._steps(epoch, ranks), start, None):
+            aims = self.aims[own.to(self.device)]
+            loss = partial(self.objective.loss, aims=aims)
+            yield ranks.loss(network, loss, share, partial(self.objective.mass, aims), inputs)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the batches."""
+        return (inputs for inputs, *_ in self._steps(epoch))
+
+    def _steps(
+        self, epoch: int, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[GraphInputs, Tensor, Share]]:
+        """Yield inputs and the graphs they are."""
         for number, piece in enumerate(self._pieces(epoch)):
-            yield self.thinned(self.inputs_of(piece), epoch, number)
+            ranks.begin(self.seed, epoch, number)
+            share = ranks.share(len(piece))
+            own = share.of(piece)
+            inputs = self.inputs_of(own)
+            names = None
+            if share.start and self.edge_dropout is not None:
+                sizes = self._graphs.first_node.cpu().diff()
+                names = sizes[piece[: share.start]].sum() + torch.arange(len(inputs.x))
+            yield self.thinned(inputs, epoch, number, names), own, share
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the epoch's first batch and the accuracy on it."""
@@ -506,7 +572,7 @@ class GraphTask(Task):
         """Return metrics (ROC-AUC among them for two classes) and loss on the part's graphs."""
         chosen = self.split.validation if part == "validation" else self.split.test
         pieces = chosen.split(self.batch_size)
-        logits = torch.cat([network(self.inputs_of(piece)) for piece in pieces])
+        logits = ranks_of(network).each(lambda piece: network(self.inputs_of(piece)), pieces)
         objective = self.objective
         two = objective.kind == "classes" and len(objective.names) == 2
         more = objective.reported(*(["roc_auc"] if two else []), self.metric)

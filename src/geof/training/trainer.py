@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,22 @@ from geof.training.checkpoint import (
     discard_states,
     load_checkpoint,
     load_state,
+    newest_state,
     save_state,
     write_tensors,
 )
 from geof.training.config import RunConfig
 from geof.training.metrics import metric_named
 from geof.training.network import Network, bad_gradient, diagnose
-from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
+from geof.training.ranks import ALONE, Ranks
+from geof.training.run_folder import (
+    CHECKPOINT,
+    describe,
+    disagreement,
+    locked,
+    read_result,
+    settle_config,
+)
 from geof.training.tasks import Part, Scores, Task
 
 LONG_EPOCH = 2.0
@@ -118,6 +128,7 @@ class Trainer:
         schema: What a table of nodes went through, so that the checkpoint can read another one.
         device: Where to compute, such as ``"cuda:1"`` (default: the config's). The task's data are
             moved there; parameters are drawn on the CPU, so all devices start alike.
+        ranks: The processes that train it together, see :func:`geof.training.distributed.join`.
 
     Attributes:
         network: With parameters drawn from the seed; after :meth:`fit` those of the chosen epoch.
@@ -147,21 +158,24 @@ class Trainer:
         allow_changes: bool = False,
         schema: Schema | None = None,
         device: str | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         if task.kind != config.task:
             raise ConfigError(
                 f"Expected the config's task, {config.task!r} (got a task for {task.kind!r})."
             )
         self.config, self.task, self.schema = config, task, schema
-        self.out = None if out is None else Path(out)
+        self.ranks = ranks
+        self.out = Path(out) if out is not None and ranks.writes else None
         self.metric = metric_named(task.metric)
         self.watch = watch or Watch()
-        self.callbacks = Callbacks(callbacks)
+        self.callbacks = Callbacks(callbacks if ranks.writes else ())
         self.allow_changes = allow_changes
-        self.device = resolve_device(device or config.training.device)
+        self.device = resolve_device(ranks.device(device or config.training.device))
         torch.manual_seed(config.seed)
         self.network = Network(config, task.shape).to(self.device)
         task.to(self.device)
+        ranks.adopt(self)
         self._parameters = list(self.network.parameters())  # to walk all modules costs a step dear
         self._require_stages()
         self.average = self._averaged()
@@ -186,27 +200,44 @@ class Trainer:
             NonFiniteError: If a loss or gradient stops being finite; says where, and keeps the best
                 checkpoint so far.
             StoppedError: If ``watch.should_stop`` said so; the state is saved.
+            RankError: If one of several processes fails or is lost.
         """
         fixed = sums_in_fixed_order(self.config.training.deterministic, self.device)
+        with self.ranks.guarded(), fixed:
+            self.ranks.agree(self._description, disagreement)
+            result = self._fit()
+            self.ranks.close()
+        return result
+
+    def _description(self) -> dict[str, Any]:
+        """Return what the checkpoint's header says: the run, wherever its files are."""
+        return describe(self.config.without_paths(), self.task, self.schema)
+
+    def _fit(self) -> Result:
         if self.out is None:
-            with fixed:
-                return self._train()
-        with locked(self.out) as self._require_folder, fixed:
-            about = describe(self.config, self.task, self.schema)
+            done = self.ranks.told(lambda: None)
+            return self._train() if done is None else self._finished(done)
+        with locked(self.out) as self._require_folder:
+            about = describe(self.config, self.task, self.schema) | self.ranks.record()
             for note in settle_config(self.out, about, allow_changes=self.allow_changes):
                 self._note(note)
-            done = read_result(self.out)
+            done = self.ranks.told(partial(read_result, self.out))
             if done is not None:
                 self._note("The run is finished already; this is its result.")
                 load_checkpoint(self.out / CHECKPOINT, self.network)
                 discard_states(self.out)
-                return self._stored(done)
+                return self._finished(done)
             self.task.save_split(self.out / "split.npz")
             return self._train()
 
     def _note(self, note: str) -> None:
         self.watch.on_note(note)
         self.callbacks.on_note(self, note)
+
+    def _finished(self, done: dict[str, Any]) -> Result:
+        """Give every rank the weights of a finished run, and return its result."""
+        self.ranks.copy_weights(self.network)
+        return self._stored(done)
 
     def _stored(self, done: dict[str, Any]) -> Result:
         """Return what ``result.json`` held as a record."""
@@ -270,7 +301,7 @@ class Trainer:
                 metrics(report)
                 self.watch.on_epoch(report)
                 self.callbacks.on_epoch(self, report)
-                if not self._is_over() and self.watch.should_stop():
+                if not self._is_over() and any(self.ranks.any(self.watch.should_stop())):
                     self._interrupt()
                 self._save(force=False)
             self._note_blocks()
@@ -297,13 +328,11 @@ class Trainer:
             )
 
     def _resume(self) -> None:
+        if self.out is not None:
+            self._load(self.out)
+        self.ranks.copy_state(None if self.out is None else newest_state(self.out), self._load)
         if self.out is None:
             return
-        self.progress, notes = load_state(
-            self.out, self.network, self.optimiser_of, self.average, self.device, self.scaler
-        )
-        for note in notes:
-            self._note(note)
         self._saved_epoch = self.progress.epoch
         if self.progress.partial is not None:
             step = len(self.progress.partial.norms)
@@ -311,6 +340,14 @@ class Trainer:
         elif self.progress.epoch:
             self._note(f"Going on after epoch {self.progress.epoch}.")
         (self.out / "failure.json").unlink(missing_ok=True)
+
+    def _load(self, folder: Path) -> None:
+        """Take over the state that a folder holds."""
+        self.progress, notes = load_state(
+            folder, self.network, self.optimiser_of, self.average, self.device, self.scaler
+        )
+        for note in notes:
+            self._note(note)
 
     def is_pretext(self, epoch: int) -> bool:
         """Return whether an epoch belongs to the stage before the task's."""
@@ -369,8 +406,8 @@ class Trainer:
             grade = task.pretext_losses if pretext else task.losses
             rest = grade(network, epoch, len(norms)) if norms else grade(network, epoch)
             for loss in rest:
-                losses.append(float(loss.detach()))
-                norms.append(self._step(loss, optimiser))
+                losses.append(self.ranks.total(loss))
+                norms.append(self._step(loss, losses[-1], optimiser))
                 self.watch.on_step(epoch, len(norms))
                 self.callbacks.on_step(self, epoch, len(norms))
                 if len(norms) < task.steps_per_epoch:
@@ -385,6 +422,7 @@ class Trainer:
         except GeometryError as error:
             raise self._failure(error, epoch, len(norms) + (not evaluating)) from error
         blocks = self._blocks.take()
+        rescued, kept = self.ranks.summed(blocks.rescued, blocks.kept)
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
@@ -392,8 +430,8 @@ class Trainer:
             validation_loss=None if scores is None else scores.loss,
             learning_rate=rate,
             gradient_norm=sum(norms) / len(norms),
-            rescued_blocks=blocks.rescued + begun.rescued_blocks,
-            kept_blocks=blocks.kept + begun.kept_blocks,
+            rescued_blocks=rescued + begun.rescued_blocks,
+            kept_blocks=kept + begun.kept_blocks,
         )
         self._take(report)
         self.progress.seconds += time.perf_counter() - started + begun.seconds
@@ -402,13 +440,17 @@ class Trainer:
     def _pause(self, begun: Partial, optimiser: torch.optim.Optimizer, seconds: float) -> None:
         """Between two steps of a long epoch: save if it is time, stop if that is wanted."""
         stop = seconds >= LONG_EPOCH and self.watch.should_stop()
-        due = time.monotonic() - self._saved_at >= self.watch.step_seconds
-        if self.out is not None and (due or stop):
+        due = self.out is not None and time.monotonic() - self._saved_at >= self.watch.step_seconds
+        stop, due = self.ranks.any(stop, due)
+        if not (due or stop):
+            return
+        rescued, kept = self.ranks.summed(self._blocks.rescued, self._blocks.kept)
+        if self.out is not None:
             self.progress.partial = Partial(
                 begun.losses,
                 begun.norms,
-                begun.rescued_blocks + self._blocks.rescued,
-                begun.kept_blocks + self._blocks.kept,
+                begun.rescued_blocks + rescued,
+                begun.kept_blocks + kept,
                 begun.seconds + seconds,
             )
             self._write_state(optimiser)
@@ -421,13 +463,13 @@ class Trainer:
                 + ("." if self.out is None else f"; the state is saved in '{self.out}'.")
             )
 
-    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
+    def _step(self, loss: Tensor, value: float, optimiser: torch.optim.Optimizer) -> float:
         """Take one optimiser step and return the gradient's norm before clipping.
 
         A step that scaled-up gradients overflow in is left out, with a norm of zero.
         """
-        if not bool(loss.isfinite()):
-            raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
+        if not _finite(value):
+            raise NonFiniteError(f"Expected a finite training loss (got {value}).")
         optimiser.zero_grad()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if self.scaler is not None:
@@ -469,7 +511,9 @@ class Trainer:
     @torch.no_grad()
     def _evaluate(self, part: Part, *, brief: bool = False) -> Scores:
         self.judged.eval()
-        return self.task.evaluate(self.judged, part, brief=brief)
+        return self.ranks.scores(
+            self.task, partial(self.task.evaluate, self.judged, part, brief=brief)
+        )
 
     def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         self._inputs = arguments[0]
@@ -513,7 +557,7 @@ class Trainer:
         best = self.progress.best
         if self.out is None or best is None or best.epoch == self._kept_epoch:
             return
-        about = describe(self.config.without_paths(), self.task, self.schema)
+        about = self._description()
         about |= {"epoch": best.epoch, "validation": self.metric.sign * best.score[0]}
         write_tensors(self.out / CHECKPOINT, best.weights, about)
         self._kept_epoch = best.epoch
