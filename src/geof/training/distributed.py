@@ -37,6 +37,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from geof.data.batching import NeighbourBatch
+from geof.devices import AUTO
 from geof.draws import raw_stream
 from geof.errors import ConfigError, GeofError, RankError
 from geof.methods.interface import HasEpochEnd
@@ -146,14 +147,14 @@ class TorchRanks(Ranks):
         self._replica: DistributedDataParallel | None = None
         self._norms: list[SyncedNorm] = []
 
-    def device(self, name: str) -> str:
+    def device(self, name: str | None) -> str | None:
         """Return which device of those that a name may mean is this one's: a GPU for each."""
-        if name in ("auto", "cuda") and torch.cuda.is_available():
-            name = (
-                f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
-            )
+        name = name or AUTO
+        if name in (AUTO, "cuda") and torch.cuda.is_available():
+            local = int(os.environ.get("LOCAL_RANK", self.rank))
+            name = f"cuda:{local % torch.cuda.device_count()}"
             torch.cuda.set_device(name)
-        if name.partition(":")[0] not in ("auto", "cpu", "cuda"):
+        if name.partition(":")[0] not in (AUTO, "cpu", "cuda"):
             raise ConfigError(
                 f"Expected a device that torch connects processes on, cpu or cuda (got {name!r})."
             )

@@ -71,7 +71,7 @@ class Ranks:
     def __deepcopy__(self, memo: object) -> Ranks:
         return self  # a copy of a network is trained by the same processes
 
-    def device(self, name: str) -> str:
+    def device(self, name: str | None) -> str | None:
         """Return which device of those that a name may mean is this one's."""
         return name
 

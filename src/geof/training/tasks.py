@@ -390,7 +390,7 @@ class LinkTask(Task):
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
         ranks = ranks_of(network)
         for inputs, pairs, share in islice(self._steps(epoch, ranks), start, None):
-            yield ranks.loss(network, _halves_loss, share, partial(pairs.size, 1), inputs, pairs)
+            yield ranks.loss(network, _halves_loss, share, partial(len, pairs[0]), inputs, pairs)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the training graph, what is left of it without hidden edges, or the samples."""
