@@ -22,6 +22,7 @@ from geof.cli import main
 from geof.training.checkpoint import read_tensors
 from tests.cli.commands import Commands, Done, Started
 from tests.cli.test_kill import Metrics, remains, source
+from tests.processes import marked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL and fork")
 
@@ -93,12 +94,17 @@ def test_several_processes_are_equal_to_one(kind, more, count, geof, tmp_path):
     assert ([rank.code for rank in done], said) == ([0] * count, [[]] * count)
     assert all(rank.out == "" for rank in done[1:])
     for wanted, found in zip(numbers(one), numbers(several), strict=True):
-        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+        for name in wanted.keys() | found.keys():
+            near = 1e-3 if name == "validation_loss" else 1e-4
+            assert found[name] == pytest.approx(wanted[name], rel=near, abs=1e-5)
     wanted, _ = read_tensors(one / "checkpoint.safetensors")
     found, _ = read_tensors(several / "checkpoint.safetensors")
     assert wanted.keys() == found.keys()
     for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
+        # What shifts all rows before a normalisation has no gradient: Adam steps on its rounding.
+        shifts = "feature_lift" in name or "running_mean" in name
+        near = 5e-3 if shifts and "options.normalise" not in str(more) else 1e-4
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=near)
     results = [json.loads((run / "result.json").read_text()) for run in (one, several)]
     assert results[0]["split_hash"] == results[1]["split_hash"]
     assert results[0]["best_epoch"] == results[1]["best_epoch"]
@@ -222,14 +228,22 @@ def test_an_incomplete_environment_is_refused(environment, said, monkeypatch, ca
 
 
 @pytest.mark.slow
-def test_torchrun_starts_the_module(tmp_path):
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+def test_torchrun_starts_all_and_ends_all(tmp_path):
     words = [*source("node, sampled", tmp_path), "--out", str(tmp_path / "run"), "--json"]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, "-m", "geof", "train", *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["epochs"] == 8
+    command = [sys.executable, *launcher, "-m", "geof", "train", *words, "epochs=100"]
+    mark = {"GEOF_TEST": str(tmp_path)}
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    how["env"] = {**os.environ, "OMP_NUM_THREADS": "1", **mark}
+    first = subprocess.Popen(command, **how)
+    Metrics(tmp_path / "run").wait_for(3)
+    (victim,) = set(marked(f"GEOF_TEST={tmp_path}")) & set(marked("RANK=1"))
+    os.kill(victim, signal.SIGKILL)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "geof (rank 0): Expected all 2 processes" in said
+    assert "rank 1 ended without a word" in said
+    again = subprocess.run(command, **how, check=True)
+    assert json.loads(again.stdout)["epochs"] == 100
+    assert "reducer.cpp" not in again.stderr

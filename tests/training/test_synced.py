@@ -12,9 +12,9 @@ from torch import nn
 from geof.data.batching import NeighbourSampler
 from geof.errors import ConfigError, DataError
 from geof.nn.refinement import NodeNorm
-from geof.training.distributed import TorchRanks, _upstream
+from geof.training.distributed import TorchRanks
 from geof.training.ranks import ALONE, Share
-from geof.training.synced import SyncedNorm, synchronised
+from geof.training.synced import SyncedNorm, synchronised, upstream
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_what_seeds_depend_on_is_kept_and_no_more():
         if more == wanted:
             break
         wanted = more
-    kept = _upstream(batch, seeds)
+    kept = upstream(batch, seeds)
     assert kept[:3].tolist() == seeds.tolist()
     assert len(kept) == len(wanted) < batch.num_nodes
     assert set(kept.tolist()) == wanted

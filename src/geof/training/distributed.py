@@ -20,18 +20,17 @@ import signal
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
@@ -43,7 +42,7 @@ from geof.errors import ConfigError, GeofError, RankError
 from geof.methods.interface import HasEpochEnd
 from geof.training.checkpoint import CURRENT
 from geof.training.ranks import ALONE, Differences, Ranks, Share
-from geof.training.synced import SyncedNorm, synchronised
+from geof.training.synced import Loss, SyncedNorm, replica_of, synchronised, upstream
 from geof.training.tasks import GraphTask, Scores, Task
 
 if TYPE_CHECKING:
@@ -51,12 +50,11 @@ if TYPE_CHECKING:
     from geof.training.trainer import Trainer
 
 T = TypeVar("T")
-Loss = Callable[[Tensor], Tensor]
 
 MEETING_SECONDS = 50.0
 """How long ranks wait for each other at the start."""
 
-SILENCE_SECONDS = 2.0
+SILENCE_SECONDS = 2.5
 """How long those that are left wait for a word of one that may be lost."""
 
 _DROPOUT = 3  # the random stream of dropped entries; samplers and dropped edges have 0 to 2
@@ -144,6 +142,7 @@ class TorchRanks(Ranks):
         # Layers and gradients may ask for sums at the same time: they do not share a line.
         self._line = dist.new_group()
         self._tellings = 0
+        self._has_left = False
         self._replica: DistributedDataParallel | None = None
         self._norms: list[SyncedNorm] = []
 
@@ -172,20 +171,31 @@ class TorchRanks(Ranks):
         with _asked_to_end():
             try:
                 yield
-            except RankError:
-                raise
-            except (GeofError, KeyboardInterrupt) as error:
-                self._report(f"failed: {error}" if str(error) else "was interrupted")
-                raise
-            except Exception as error:
-                if _is_about_ranks(error):
-                    self._raise_lost(error)
-                self._report(f"failed: {error!r}")
-                raise
+            except (Exception, KeyboardInterrupt) as error:
+                lost = self._lost(error) if _is_about_ranks(error) else None
+                self._leave(None if lost or isinstance(error, RankError) else error)
+                if lost is None:
+                    raise
+                raise lost from error
 
-    def _report(self, what: str) -> None:
+    def _leave(self, error: BaseException | None) -> None:
+        """Say why, and keep the store, where it is here, until the others know."""
+        if self._has_left:
+            return
+        self._has_left = True
         with suppress(RuntimeError):
-            self._store.compare_set("failed", "", f"rank {self.rank} {what}")
+            if error is not None:
+                why = f"failed: {error}" if str(error) else f"was ended by {type(error).__name__}"
+                self._store.compare_set("failed", "", f"rank {self.rank} {why}")
+            self._store.set(f"left/{self.rank}", "")
+            if self.rank or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+                return
+            self._replica = None
+            dist.destroy_process_group()  # whoever waits for a sum with this one learns of it
+            every = [f"left/{rank}" for rank in range(self.count)]
+            deadline = time.monotonic() + 2 * SILENCE_SECONDS
+            while time.monotonic() < deadline and not self._store.check(every):
+                time.sleep(0.05)
 
     def _reported(self) -> RankError | None:
         """Return the error that a rank reported."""
@@ -197,20 +207,20 @@ class TorchRanks(Ranks):
             "last is there: the same command goes on from it."
         )
 
-    def _raise_lost(self, error: Exception) -> NoReturn:
-        """Raise for a line that broke: find out whose end it was."""
+    def _lost(self, error: BaseException) -> RankError:
+        """Return the error for a line that broke: find out whose end it was."""
         try:
             told, missing = self._roll_call()
         except RuntimeError:
             told, missing = None, [0]  # it kept the store that nobody can ask now
         if told is not None:
-            raise told from error
+            return told
         who = f"rank {', '.join(map(str, missing))}" if missing else "one of them"
-        raise RankError(
+        return RankError(
             f"Expected all {self.count} processes of the run to go on, but {who} ended without a "
             f"word: it was killed, or its machine or network is down ({_first_line(error)}). Run "
             "the same command again: it goes on from the state that was saved last."
-        ) from error
+        )
 
     def _roll_call(self) -> tuple[RankError | None, list[int]]:
         """Return what a rank reported, and those that do not answer."""
@@ -330,7 +340,7 @@ class TorchRanks(Ranks):
         self, batch: NeighbourBatch, seeds: Tensor, share: Share
     ) -> tuple[NeighbourBatch, Share]:
         """Return what some seeds of a sampled batch depend on, the seeds first."""
-        kept = _upstream(batch, seeds)
+        kept = upstream(batch, seeds)
         place = torch.full((batch.num_nodes,), -1)
         place[kept] = torch.arange(len(kept))
         source, target = (place[row] for row in batch.edge_index)
@@ -359,7 +369,7 @@ class TorchRanks(Ranks):
         for norm in self._norms:
             norm.weights = share.weights if share.counts else torch.zeros(())
         if self._replica is None or self._replica.module.network is not network:
-            self._replica = _replica_of(network)
+            self._replica = replica_of(network)
         own = mass() if share.counts else 0.0
         every = torch.tensor(own, dtype=torch.float64)
         dist.all_reduce(every)
@@ -398,49 +408,6 @@ class TorchRanks(Ranks):
         return Scores(**self.told(lambda: asdict(evaluate())))
 
 
-def _replica_of(network: Network) -> DistributedDataParallel:
-    """Return what adds up the gradients; a parameter that no rank's loss reaches keeps none."""
-    with warnings.catch_warnings():
-        # The name that follows it is not in every version that will do.
-        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
-        return DistributedDataParallel(
-            _Graded(network), broadcast_buffers=False, find_unused_parameters=True
-        )
-
-
-class _Graded(nn.Module):
-    """A network with its loss, so that what has no part in the loss is known to have none."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, loss: Loss, factor: float, *inputs: Any) -> Tensor:
-        """Return the loss times a factor."""
-        outputs = self.network.outputs(*inputs)
-        if outputs.penalty is not None:
-            raise ConfigError(
-                "Expected a method that is trained by the task's loss alone in several processes "
-                f"(got '{self.network.config.method}', which has a loss of its own, over all it "
-                "sees at once). Train it in one process, without torchrun."
-            )
-        if factor == 0.0:  # a mean over nothing is no number
-            return outputs.prediction.sum() * 0.0
-        return outputs.loss(loss) * factor
-
-
-def _upstream(batch: NeighbourBatch, seeds: Tensor) -> Tensor:
-    """Return all nodes from which messages reach some seeds, in however many steps; those first."""
-    source, target = batch.edge_index
-    reached = torch.zeros(batch.num_nodes, dtype=torch.bool)
-    reached[seeds] = True
-    before = 0
-    while before != (before := int(reached.sum())):
-        reached[source[reached[target]]] = True
-    reached[seeds] = False
-    return torch.cat([seeds, reached.nonzero().flatten()])
-
-
 class _AskedToEndError(RuntimeError):
     """A launcher ends the processes that are left when one has failed."""
 
@@ -467,12 +434,14 @@ def _asked_to_end() -> Iterator[None]:
 _SIGNS = ("gloo", "nccl", "connection", "peer", "store", "socket", "timed out", "broken pipe")
 
 
-def _is_about_ranks(error: Exception) -> bool:
+def _is_about_ranks(error: BaseException) -> bool:
     """Return whether an error comes from a line to other processes, whatever its type."""
+    if isinstance(error, GeofError):
+        return False
     if isinstance(error, dist.DistError | _AskedToEndError):
         return True
     return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in _SIGNS)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,20 +1,30 @@
-"""Batch normalisation over the rows of several processes.
+"""What a network needs to be one of several that stay equal, each with a part of a batch.
 
-PyTorch's ``SyncBatchNorm`` runs on GPUs alone, and counts every row once.
+Batch normalisation over the rows of all processes (PyTorch's ``SyncBatchNorm`` runs on GPUs alone,
+and counts every row once), gradients that are added up, and the part of a sample that seeds need.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
+from geof.data.batching import NeighbourBatch
 from geof.errors import ConfigError, DataError
 from geof.nn.refinement import NodeNorm
+
+if TYPE_CHECKING:
+    from geof.training.network import Network
+
+Loss: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class SyncedNorm(nn.BatchNorm1d):
@@ -141,3 +151,46 @@ class _Sum(torch.autograd.Function):
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.line.group)
         return total, None
+
+
+def replica_of(network: Network) -> DistributedDataParallel:
+    """Return what adds up the gradients; a parameter that no rank's loss reaches keeps none."""
+    with warnings.catch_warnings():
+        # The name that follows it is not in every version that will do.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+        return DistributedDataParallel(
+            _Graded(network), broadcast_buffers=False, find_unused_parameters=True
+        )
+
+
+class _Graded(nn.Module):
+    """A network with its loss, so that what has no part in the loss is known to have none."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, loss: Loss, factor: float, *inputs: Any) -> Tensor:
+        """Return the loss times a factor."""
+        outputs = self.network.outputs(*inputs)
+        if outputs.penalty is not None:
+            raise ConfigError(
+                "Expected a method that is trained by the task's loss alone in several processes "
+                f"(got '{self.network.config.method}', which has a loss of its own, over all it "
+                "sees at once). Train it in one process, without torchrun."
+            )
+        if factor == 0.0:  # a mean over nothing is no number
+            return outputs.prediction.sum() * 0.0
+        return outputs.loss(loss) * factor
+
+
+def upstream(batch: NeighbourBatch, seeds: Tensor) -> Tensor:
+    """Return all nodes from which messages reach some seeds, in however many steps; those first."""
+    source, target = batch.edge_index
+    reached = torch.zeros(batch.num_nodes, dtype=torch.bool)
+    reached[seeds] = True
+    before = 0
+    while before != (before := int(reached.sum())):
+        reached[source[reached[target]]] = True
+    reached[seeds] = False
+    return torch.cat([seeds, reached.nonzero().flatten()])
