@@ -227,6 +227,13 @@ def test_an_incomplete_environment_is_refused(environment, said, monkeypatch, ca
     assert said in capsys.readouterr().err
 
 
+def test_other_commands_are_not_for_several_processes(monkeypatch, capsys):
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")):
+        monkeypatch.setenv(name, value)
+    assert main(["data", "list"]) == 1
+    assert "geof (rank 1): Expected 'geof train'" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 def test_torchrun_starts_all_and_ends_all(tmp_path):

@@ -406,8 +406,8 @@ class Trainer:
             grade = task.pretext_losses if pretext else task.losses
             rest = grade(network, epoch, len(norms)) if norms else grade(network, epoch)
             for loss in rest:
-                losses.append(self.ranks.total(loss))
-                norms.append(self._step(loss, losses[-1], optimiser))
+                losses.append(self._value(loss))
+                norms.append(self._step(loss, optimiser))
                 self.watch.on_step(epoch, len(norms))
                 self.callbacks.on_step(self, epoch, len(norms))
                 if len(norms) < task.steps_per_epoch:
@@ -463,13 +463,18 @@ class Trainer:
                 + ("." if self.out is None else f"; the state is saved in '{self.out}'.")
             )
 
-    def _step(self, loss: Tensor, value: float, optimiser: torch.optim.Optimizer) -> float:
+    def _value(self, loss: Tensor) -> float:
+        """Return the loss of a step, of all ranks together."""
+        value = self.ranks.total(loss)
+        if not _finite(value):
+            raise NonFiniteError(f"Expected a finite training loss (got {value}).")
+        return value
+
+    def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
         """Take one optimiser step and return the gradient's norm before clipping.
 
         A step that scaled-up gradients overflow in is left out, with a norm of zero.
         """
-        if not _finite(value):
-            raise NonFiniteError(f"Expected a finite training loss (got {value}).")
         optimiser.zero_grad()
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         if self.scaler is not None:
