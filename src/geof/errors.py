@@ -23,7 +23,7 @@ class DtypeError(GeofError, TypeError):
 
 
 class DeviceError(GeofError, RuntimeError):
-    """A tensor lies on another device than it is needed on."""
+    """A device is not there, or a tensor lies on another one than it is needed on."""
 
 
 class DataError(GeofError, ValueError):
@@ -52,6 +52,10 @@ class NonFiniteError(GeometryError):
 
 class StoppedError(GeofError):
     """A run was asked to stop and has saved its state."""
+
+
+class RankError(GeofError, RuntimeError):
+    """The processes that train one run together did not meet, disagree, or lost one of them."""
 
 
 class CostWarning(UserWarning):

@@ -17,9 +17,14 @@ def machine() -> dict[str, Any]:
     return {"processor": processor(), "cores": os.cpu_count(), "system": platform.system()}
 
 
-def note_machine(folder: Path) -> None:
-    """Write ``machine.json`` into the folder of a run that ended here."""
-    write_json(folder / MACHINE, machine())
+def note_machine(folder: Path, device: str = "cpu") -> None:
+    """Write ``machine.json`` into the folder of a run that ended here.
+
+    Args:
+        folder: The run folder.
+        device: Where it was computed; noted if it was not the CPU.
+    """
+    write_json(folder / MACHINE, machine() | ({} if device == "cpu" else {"device": device}))
 
 
 def noted_machine(folder: Path) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ from geof.errors import (
     ShapeError,
 )
 from geof.kernels import Neighbourhoods
-from geof.nn import evolve_in_pieces
 from tests.graphs import random_sample
 
 X, EDGES, U = random_sample(0, dtype=torch.float32)
@@ -93,21 +92,6 @@ def test_layouts_without_products_are_refused(layout):
     x = getattr(x, f"to_sparse_{layout}")(*size)
     with pytest.raises(DtypeError, match=r"'x' to be dense, sparse COO or sparse CSR.*to_dense"):
         model(x, torch.tensor([[0], [1]]), torch.rand(8, 3))
-
-
-@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
-def test_autocast_around_the_model_changes_nothing(backend):
-    model = GeoF(5, 8, signature_channels=3, blocks=2, backend=backend)
-    conv = GeoFConv(5, blocks=1, backend=backend)
-    for x in (X, X.to_sparse_csr()):
-        wanted = model(x, EDGES, U)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert torch.equal(model(x, EDGES, U), wanted)
-            pieces = evolve_in_pieces(model, x, EDGES, U, piece_size=9)
-            torch.testing.assert_close(pieces, wanted)  # sums of other rows may round otherwise
-    wanted, _ = conv(X, EDGES)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(conv(X, EDGES)[0], wanted)
 
 
 def test_sparse_features_are_checked_too(model):

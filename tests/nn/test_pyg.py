@@ -169,13 +169,6 @@ class TestPrecision:
         with pytest.raises(DtypeError, match="backend='auto' or 'torch'"):
             GeoF(5, 16, blocks=4, backend="reference").bfloat16()(X.bfloat16(), EDGES)
 
-    def test_autocast_leaves_the_model_its_precision(self):
-        model, conv = GeoF(5, 16, blocks=4), GeoFConv(5, 16, blocks=4)
-        expected, step = model(X, EDGES), conv(X, EDGES)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert torch.equal(model(X, EDGES), expected)
-            assert torch.equal(conv(X, EDGES)[0], step[0])
-
     def test_an_overflow_in_float16_says_what_to_take(self):
         with pytest.raises(NonFiniteError, match="bfloat16"):
             GeoF(5, 16, blocks=4, lift_gain=1e4).half()(X.half() * 1000, EDGES)

@@ -15,9 +15,9 @@ from geof.data.records import EdgeSizes, GraphSet, NodeGraph
 from geof.data.sources import SignatureConfig
 from geof.data.splits import GraphSplit, random_node_split
 from geof.errors import DataError
-from geof.training.config import TrainingConfig
 from geof.training.network import Network, diagnose
 from geof.training.predict import Run, predict_graphs, predict_nodes
+from geof.training.stages import TrainingConfig
 from geof.training.tasks import GraphTask, LinkTask, NodeTask
 from tests.cli.conftest import QUICK, write_molecules, write_tables
 from tests.training.toys import config_of, fit, graph_set, node_graph

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from geof.cli.arguments import Parser
-from geof.errors import GeofError
+from geof.errors import ConfigError, GeofError
 from geof.plugins import COMMANDS, INSTALL_PAPER, PAPER_COMMANDS, entry_points
 from geof.version import __version__
 
@@ -53,13 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         with suppress(OSError):
-            print(f"geof: {said}", file=sys.stderr)
+            print(f"{_speaker()}: {said}", file=sys.stderr)
         if isinstance(error, OSError):
             _say_no_more()  # it may be the output itself that is full
         return 1
     except KeyboardInterrupt:
         print("geof: interrupted", file=sys.stderr)
         return 130
+
+
+def _is_one_of_several() -> bool:
+    return os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ
+
+
+def _speaker() -> str:
+    """Return who speaks: one of several processes gives its number."""
+    return f"geof (rank {os.environ['RANK']})" if _is_one_of_several() else "geof"
+
+
+def _require_divisible(command: str) -> None:
+    """Refuse a command that every process that torchrun starts would do for itself."""
+    if command != "train" and _is_one_of_several() and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigError(
+            f"Expected 'geof train' in several processes (got 'geof {command}'): torchrun divides "
+            "the training of one run. Start this command without it."
+        )
 
 
 def _run(words: list[str]) -> int:
@@ -69,6 +87,7 @@ def _run(words: list[str]) -> int:
     except SystemExit:  # after --help, too
         sys.stdout.flush()
         raise
+    _require_divisible(options.command)
     options.words = words
     code: int = options.run(options)
     sys.stdout.flush()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geof.cli.arguments import (
+    add_device_argument,
     add_plugin_argument,
     add_source_arguments,
     data_config,
@@ -272,6 +273,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "path", type=Path, metavar="RUN", help="a run folder of 'geof train', or a checkpoint"
     )
     parser.add_argument("--json", action="store_true", help="print JSON and no more")
+    add_device_argument(parser)
     add_plugin_argument(parser)
     add_source_arguments(parser)
 
@@ -281,7 +283,7 @@ def open_run(options: argparse.Namespace) -> Run:
     from geof.training.predict import Run
 
     load_plugins(options)
-    return Run.open(options.path)
+    return Run.open(options.path, getattr(options, "device", "cpu"))
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from geof.data.sources import DataConfig
     from geof.training.config import RunConfig
 
-_RUN = ("method", "task", "preset", "split", "folds")
+_RUN = ("method", "task", "preset", "split", "folds", "device")
 
 
 class Parser(argparse.ArgumentParser):
@@ -150,6 +150,16 @@ def add_training_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """Add where to compute."""
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="auto (a CUDA device where there is one, else the CPU), cpu, cuda, cuda:1, mps or xpu "
+        "(default: auto)",
+    )
+
+
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:
     """Add the file that registers methods of the user's own."""
     parser.add_argument(
@@ -187,6 +197,7 @@ def add_config_arguments(parser: Parser) -> None:
         help="column with the words train, validation and test",
     )
     run.add_argument("--folds", type=positive, help="folds of graphs (default: 10)")
+    add_device_argument(parser)
     add_plugin_argument(parser)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="options")
     parser.words = "settings"

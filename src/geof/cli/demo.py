@@ -137,7 +137,8 @@ def run_demo(
         on_epoch: Called after each epoch.
     """
     from geof.io import write_json
-    from geof.training.config import RunConfig, TrainingConfig
+    from geof.training.config import RunConfig
+    from geof.training.stages import TrainingConfig
     from geof.training.trainer import Trainer, Watch
 
     tasks = {name: _tasks(data, splits) for name, data in demo_data().items()}

@@ -74,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
     from geof.training.sweep import load_optuna
 
     load_optuna()  # or say how to install it, before anything is read
+    from geof.devices import resolve_device
     from geof.training.sweep import Study
 
     screen = _Screen(options)
@@ -85,8 +86,11 @@ def run(options: argparse.Namespace) -> int:
         changes = {name: getattr(options, name) for name in ("trials", "workers")}
         given = {name: value for name, value in changes.items() if value is not None}
         study = replace(study, order=replace(study.order, **given))
+        if options.device is not None:
+            study = replace(study, base=study.base.on(options.device))
     else:
         study, trainer = _prepare(options, screen)
+    resolve_device(study.base.training.device)  # or say what is there, before anything is written
     if trainer is None or study.order.workers > 1:
         trainer = _trainer(options, study.order)  # workers read the data themselves
     with study.held():
@@ -187,7 +191,7 @@ def _require_no_other_flags(options: argparse.Namespace) -> None:
     if given:
         raise ConfigError(
             f"Expected no '{given[0]}' beside '--resume STUDY', which remembers what was asked "
-            "for. Only --trials and --workers may change."
+            "for. Only --trials, --workers and --device may change."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from geof.errors import ConfigError, StoppedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from geof.training import Result, Task, Trainer
+    from geof.training import Ranks, Result, Task, Trainer
 
 
 GRACE = 5.0
@@ -59,13 +60,31 @@ def add_command(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Train in this process, or with all those that a launcher started."""
+    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+        # What goes wrong between processes is said in a sentence; torch adds pages on its way.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from geof.training.distributed import join
+
+        ranks = join()
+    else:
+        from geof.training import ALONE
+
+        ranks = ALONE
+    with ranks.guarded():
+        return _train(options, ranks)
+
+
+def _train(options: argparse.Namespace, ranks: Ranks) -> int:
     """Read the data, train, print the result."""
     from rich.console import Console
 
     from geof.cli.progress import working
     from geof.data.sources import notes_of, read_data
+    from geof.devices import resolve_device
     from geof.training import Trainer, adapted, build_task
 
+    options.quiet = options.quiet or not ranks.writes
     if options.resume is not None:
         for name in ("out", "config"):
             if getattr(options, name) is not None:
@@ -73,23 +92,28 @@ def run(options: argparse.Namespace) -> int:
         options.config, options.out = options.resume / "config.json", options.resume
     config = config_of(options)
     if options.show:
-        print(config.to_yaml(), end="")
+        print(config.to_yaml() if ranks.writes else "", end="")
         return 0
-    console = Console(stderr=options.json, quiet=options.json and options.quiet)
+    resolve_device(config.training.device)  # or say what is there, before anything is read
+    silent = (options.json and options.quiet) or not ranks.writes
+    console = Console(stderr=options.json, quiet=silent)
     with working(console, quiet=options.quiet):
         data, schema = read_data(config.data, config.task, config.split)
         config = adapted(config, data)
         task = build_task(config, data)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    out = options.out or Path("runs") / f"{data.name}-{stamp}"
+    named = options.out or Path("runs") / f"{data.name}-{stamp}"
+    out = Path(ranks.told(lambda: str(named)))
     for note in notes_of(data):
         _say(console, f"note: {note}")
     for key, reason in config.chosen.items():
         _say(console, f"chosen: {key} = {config.value_of(key)} ({reason})")
     _say(console, _describe(task))
     changes = options.allow_changes
-    trainer = Trainer(config, task, out=out, allow_changes=changes, schema=schema)
+    trainer = Trainer(config, task, out=out, allow_changes=changes, schema=schema, ranks=ranks)
     result = _fit(trainer, out, console, quiet=options.quiet or options.json)
+    if not ranks.writes:
+        return 0
     if options.json:
         print(json.dumps({**vars(result), "folder": str(out)}, indent=2, sort_keys=True))
         return 0
@@ -135,7 +159,11 @@ def _fit(trainer: Trainer, out: Path, console: Console, *, quiet: bool) -> Resul
             return trainer.fit()
         except (StoppedError, KeyboardInterrupt) as error:
             again = f"geof train --resume {shlex.quote(str(out))}"
-            print(f"geof: {str(error) or 'Stopped at once.'} Go on with: {again}", file=sys.stderr)
+            if trainer.ranks.count > 1:
+                again = f"torchrun ... -m {again}"
+            said = f"geof: {str(error) or 'Stopped at once.'} Go on with: {again}"
+            if trainer.ranks.writes:
+                print(said, file=sys.stderr)
             raise KeyboardInterrupt from error
 
 

@@ -11,7 +11,7 @@ Batches of graphs are cut out of one packed array instead of put together from m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from geof.data.records import EdgeInputs, edge_inputs, undirected_edges
+from geof.data.records import EdgeInputs, carried_on, edge_inputs, undirected_edges
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.draws import Integers, raw_permutation, raw_stream, sorted_unique
 from geof.errors import ConfigError, DataError
@@ -60,6 +60,12 @@ class NeighbourBatch:
     def num_nodes(self) -> int:
         """Nodes in the batch."""
         return len(self.n_id)
+
+    def to(self, device: torch.device) -> NeighbourBatch:
+        """Return the same on a device."""
+        places = None if self.e_id is None else self.e_id.to(device)
+        moved = self.n_id.to(device), self.edge_index.to(device)
+        return NeighbourBatch(*moved, self.batch_size, places)
 
 
 class NeighbourSampler:
@@ -272,6 +278,26 @@ class PackedGraphs:
     def __len__(self) -> int:
         return len(self.first_node) - 1
 
+    def to(self, device: torch.device) -> PackedGraphs:
+        """Return the same on a device; what was derived from it elsewhere is derived anew there."""
+        if self.x.device == device:
+            return self
+        origin = self.closed.origin
+        return PackedGraphs(
+            x=self.x.to(device),
+            edge_index=self.edge_index.to(device),
+            first_node=self.first_node.to(device),
+            first_edge=self.first_edge.to(device),
+            caches=tuple(Cache() for _ in self.caches),
+            closed=replace(
+                self.closed,
+                ends=self.closed.ends.to(device),
+                first=self.closed.first.to(device),
+                origin=None if origin is None else origin.to(device),
+            ),
+            carried=carried_on(self.carried, device),
+        )
+
     def sign(
         self, settings: SignatureConfig | None = None, *, directed: bool = False
     ) -> StructuralSignature:
@@ -291,7 +317,14 @@ class PackedGraphs:
         )
 
     def batch(self, chosen: Tensor, signature: Tensor) -> GraphInputs:
-        """Return the chosen graphs side by side, in that order."""
+        """Return the chosen graphs side by side, in that order.
+
+        Args:
+            chosen: Which graphs.
+            signature: Of all nodes, where the graphs are.
+        """
+        caches = [self.caches[i] for i in chosen.tolist()]
+        chosen = chosen.to(self.x.device)
         nodes, sizes = _members(self.first_node, chosen)
         edges, counts = _members(self.first_edge, chosen)
         before = sizes.cumsum(0) - sizes
@@ -299,9 +332,9 @@ class PackedGraphs:
             self.x.index_select(0, nodes),
             _shifted(self.edge_index, edges, torch.repeat_interleave(before, counts)),
             signature.index_select(0, nodes),
-            torch.repeat_interleave(torch.arange(len(chosen)), sizes),
+            torch.repeat_interleave(torch.arange(len(chosen), device=chosen.device), sizes),
             len(chosen),
-            caches=[self.caches[i] for i in chosen.tolist()],
+            caches=caches,
             edges=self.closed.side_by_side(chosen, before, len(nodes), counts),
             **self._carried_by(edges),
         )
@@ -401,8 +434,10 @@ def select_rows(x: Tensor, rows: Tensor) -> Tensor:
     if x.layout == torch.strided:
         return x.index_select(0, rows)
     entries, counts = _members(x.crow_indices(), rows)
+    pointer = counts.new_zeros(len(counts) + 1)
+    pointer[1:] = counts.cumsum(0)
     return torch.sparse_csr_tensor(
-        _starts(counts.tolist()),
+        pointer,
         x.col_indices()[entries],
         x.values()[entries],
         (len(rows), x.size(1)),
@@ -424,6 +459,6 @@ def _members(first: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Return the positions that belong to the chosen, in order, and how many each has."""
     begin = first[chosen]
     counts = first[chosen + 1] - begin
-    places = torch.arange(int(counts.sum()))
+    places = torch.arange(int(counts.sum()), device=counts.device)
     shift = torch.repeat_interleave(begin - (counts.cumsum(0) - counts), counts)
     return places + shift, counts

@@ -468,6 +468,16 @@ def carried_by(data: NodeGraph, chosen: Tensor | None = None) -> EdgeInputs:
     return edge_inputs(graph, edge_places(graph.edge_index, chosen, graph.num_nodes))
 
 
+def carried_on(carried: EdgeInputs, device: torch.device) -> EdgeInputs:
+    """Return what edges carry on a device."""
+    moved: EdgeInputs = {}
+    if "edge_weight" in carried:
+        moved["edge_weight"] = carried["edge_weight"].to(device)
+    if "edge_attr" in carried:
+        moved["edge_attr"] = carried["edge_attr"].to(device)
+    return moved
+
+
 def checked_carried(
     weight: Any, attributes: Any, count: int, where: str, sizes: Sequence[int] = ()
 ) -> CarriedByEdges:

@@ -18,6 +18,7 @@ from torch import Tensor
 from geof.data.records import EdgeColumns, GraphSet, NodeGraph
 from geof.data.splits import FittingSplit, holdout_split
 from geof.data.targets import CLASSES, TargetFacts, TargetKind, array_targets
+from geof.devices import random_numbers_kept, resolve_device
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.io import merge
 from geof.methods.interface import TaskKind
@@ -25,8 +26,9 @@ from geof.methods.registry import AUTO, default_preset
 from geof.options import declared, require_known
 from geof.training.callbacks import Callback, EpochLines
 from geof.training.chosen import adapted
-from geof.training.config import SECTIONS, RunConfig, TrainingConfig
+from geof.training.config import SECTIONS, RunConfig
 from geof.training.predict import Run
+from geof.training.stages import TrainingConfig
 from geof.training.tasks import Task
 from geof.training.trainer import Trainer
 
@@ -53,6 +55,8 @@ class GeoFEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships 
             of a search take these names directly.
         validation_fraction: The share of what is given to ``fit`` that chooses the epoch.
         random_state: Seed of the parameters and of that share.
+        device: Where to train and predict, such as ``"cuda:1"`` (default: a CUDA device where there
+            is one, else the CPU).
         directed: Whether edges keep their direction.
         edge_columns: What to do with weights and attributes of edges: ``"refuse"``, ``"ignore"`` or
             ``"use"``.
@@ -74,6 +78,7 @@ class GeoFEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships 
         settings: Mapping[str, Any] | None = None,
         validation_fraction: float = 0.2,
         random_state: Any = 0,
+        device: str | None = None,
         directed: bool = False,
         edge_columns: EdgeColumns = "refuse",
         callbacks: Sequence[Callback] | None = None,
@@ -88,6 +93,7 @@ class GeoFEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships 
         self.settings = settings
         self.validation_fraction = validation_fraction
         self.random_state = random_state
+        self.device = device
         self.directed = directed
         self.edge_columns = edge_columns
         self.callbacks = callbacks
@@ -125,7 +131,7 @@ class GeoFEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships 
 
     def _config(self) -> RunConfig:
         """Return the config that the parameters make."""
-        named = ("epochs", "patience", "learning_rate", "metric")
+        named = ("epochs", "patience", "learning_rate", "metric", "device")
         given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         layers = [_layer(name, value) for name, value in (self.settings or {}).items()]
         preset = self.preset or default_preset(self.method, own_data=True)
@@ -148,7 +154,7 @@ class GeoFEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships 
         callbacks = [*(self.callbacks or ())]
         if self.verbose:
             callbacks.append(EpochLines(self.verbose))
-        with torch.random.fork_rng(devices=()):
+        with random_numbers_kept(resolve_device(config.training.device)):
             trainer = Trainer(config, task, callbacks=callbacks)
             self.result_ = trainer.fit()
         self.run_ = Run.of(trainer)

@@ -43,10 +43,10 @@ def block_size_of(num_coords: int) -> int:
     return size
 
 
-def _strictly_lower_indices(block_size: int) -> tuple[list[int], list[int]]:
+def _strictly_lower_indices(block_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows and columns of the strictly lower entries in row-major order, Eq. (49)."""
-    pairs = [(r, s) for r in range(block_size) for s in range(r)]
-    return [r for r, _ in pairs], [s for _, s in pairs]
+    rows, columns = torch.tril_indices(block_size, block_size, offset=-1, device=device)
+    return rows, columns
 
 
 def strictly_lower_vector(matrix: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def strictly_lower_vector(matrix: Tensor) -> Tensor:
     tensor([1., 2., 3.])
     """
     require_square(matrix, "matrix")
-    rows, cols = _strictly_lower_indices(matrix.size(-1))
+    rows, cols = _strictly_lower_indices(matrix.size(-1), matrix.device)
     return matrix[..., rows, cols]
 
 
@@ -76,14 +76,14 @@ def strictly_lower_matrix(vector: Tensor, block_size: int) -> Tensor:
     Returns:
         ``(..., m, m)``, zero on and above the diagonal.
     """
-    rows, cols = _strictly_lower_indices(block_size)
+    rows, cols = _strictly_lower_indices(block_size, vector.device)
     if vector.size(-1) != len(rows):
         raise ShapeError(
             f"Expected 'vector' to end in {len(rows)} entries for block size {block_size} "
             f"(got {vector.size(-1)})."
         )
     matrix = vector.new_zeros(*vector.shape[:-1], block_size, block_size)
-    if rows:
+    if len(rows):
         matrix[..., rows, cols] = vector
     return matrix
 

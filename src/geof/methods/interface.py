@@ -18,9 +18,10 @@ Arguments a method needs for its construction it names in its signature, see :da
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from geof.kernels import Neighbourhoods
@@ -163,6 +164,23 @@ class GraphInputs:
     def cached(self, key: Hashable, build: Callable[[], T]) -> T:
         """Return what ``build`` made of this graph or batch the first time it was asked for."""
         return self.edges.cached(key, build)
+
+    def to(self, device: torch.device) -> GraphInputs:
+        """Return the same on a device; what was derived from it elsewhere is derived anew there."""
+        if self.x.device == device and self.edge_index.device == device:
+            return self
+        batch, weight, attributes = self.batch, self.edge_weight, self.edge_attr
+        return replace(
+            self,
+            x=self.x.to(device),
+            edge_index=self.edge_index.to(device),
+            edges=self.edges.to(device),
+            signature=self.signature.to(device),
+            batch=None if batch is None else batch.to(device),
+            caches=tuple(Cache() for _ in self.caches),
+            edge_weight=None if weight is None else weight.to(device),
+            edge_attr=None if attributes is None else attributes.to(device),
+        )
 
     def with_edges(self, kept: Tensor) -> GraphInputs:
         """Return the same nodes with the edges ``kept``, a mask over ``edge_index``, alone."""

@@ -31,7 +31,7 @@ from geof.nn.inputs import (
     check_batch,
     check_finite,
     check_matrix,
-    in_autocast,
+    full_precision,
     refuse_symbols,
 )
 from geof.nn.refinement import Refinement, drop_features, scale_rows
@@ -335,22 +335,11 @@ class GeoF(Recurrence):
         edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> GeoFState:
-        """Return the coupled state after the last step, and every step's trace on request."""
-        given = (x, edge_index, signature, trajectory, edge_weight, edge_attr)
-        if not in_autocast(x):
-            return self._evolved(*given)
-        with torch.autocast(x.device.type, enabled=False):  # moments need the model's precision
-            return self._evolved(*given)
+        """Return the coupled state after the last step, and every step's trace on request.
 
-    def _evolved(
-        self,
-        x: Tensor,
-        edge_index: Tensor | Neighbourhoods,
-        signature: Tensor | None,
-        trajectory: bool,
-        edge_weight: Tensor | None,
-        edge_attr: Tensor | None,
-    ) -> GeoFState:
+        Under ``torch.autocast`` dense maps of features compute in its precision; the state, the
+        geometry and everything that makes it stay in the model's.
+        """
         check_matrix("x", x, self.in_channels, self.feature_lift.weight)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)
@@ -390,7 +379,7 @@ class GeoF(Recurrence):
         if self.scale_features:
             x = self._scaled_rows(x)
         x = drop_features(x, self.feature_dropout, training=self.training)
-        features: Tensor = self.feature_lift(x)
+        features: Tensor = self.feature_lift(x).to(self.feature_lift.weight.dtype)
         # A non-finite feature always reaches its row of the narrow product, which is cheap to
         # check; the wide input is searched only to name the row.
         if not torch.compiler.is_compiling() and not all_finite(features):
@@ -403,7 +392,8 @@ class GeoF(Recurrence):
             features = features + self.signature_lift(signature)
         features = self.refinement.start(features)
         if self.settings.atlas_initialisation:
-            return CoupledState(features, self.atlas(self._structure(signature)))
+            with full_precision(signature):
+                return CoupledState(features, self.atlas(self._structure(signature)))
         return CoupledState(features, self.identity_coordinates(x.size(0)))
 
     def _scaled_rows(self, x: Tensor) -> Tensor:
@@ -455,17 +445,6 @@ def evolve_in_pieces(
         edge_weight: As :meth:`GeoF.forward` takes them.
         edge_attr: Likewise.
     """
-    if in_autocast(x):
-        with torch.autocast(x.device.type, enabled=False):
-            return evolve_in_pieces(
-                model,
-                x,
-                edge_index,
-                signature,
-                piece_size=piece_size,
-                edge_weight=edge_weight,
-                edge_attr=edge_attr,
-            )
     check_matrix("x", x, model.in_channels, model.feature_lift.weight)
     signature = model.checked_signature(signature, x.size(0))
     edges = model.neighbourhoods(edge_index, x.size(0), edge_weight, edge_attr)

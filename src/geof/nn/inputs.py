@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -42,6 +42,14 @@ def in_autocast(x: Tensor) -> bool:
     if not isinstance(x, Tensor) or not torch.amp.is_autocast_available(x.device.type):
         return False
     return torch.is_autocast_enabled(x.device.type)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which autocast lowers nothing: for the geometry, and for sparse products.
+
+    Moments in half precision are not positive definite often enough.
+    """
+    return torch.autocast(x.device.type, enabled=False) if in_autocast(x) else nullcontext()
 
 
 def check_matrix(name: str, value: Tensor, channels: int, weight: Tensor) -> None:
@@ -248,6 +256,9 @@ class SparseLinear(nn.Linear):
         return product if self.bias is None else product + self.bias
 
     def _product(self, x: Tensor) -> Tensor:
+        if in_autocast(self.weight):  # which torch has no sparse products for
+            with full_precision(self.weight):
+                return self._product(x.to(self.weight.dtype))
         needs = torch.is_grad_enabled() and self.weight.requires_grad and not x.requires_grad
         if x.layout != torch.sparse_csr or not needs or torch.compiler.is_compiling():
             plain: Tensor = torch.sparse.mm(x, self.weight.t())

@@ -43,6 +43,7 @@ from geof.nn.inputs import (
     check_finite,
     check_matrix,
     check_same_nodes,
+    full_precision,
     in_autocast,
     refuse_symbols,
 )
@@ -82,7 +83,8 @@ class FrameTransport(nn.Module):
         # W_r [xi || agg] without the concatenation.
         own, other = self.gate.weight.split(xi.size(-1), dim=1)
         pre = torch.addmm(F.linear(xi, own, self.gate.bias), aggregate, other.t())
-        return gate(pre, xi, aggregate)
+        with full_precision(xi):
+            return gate(pre.to(xi.dtype), xi, aggregate)
 
 
 class Recurrence(nn.Module):
@@ -155,7 +157,8 @@ class Recurrence(nn.Module):
             if isinstance(tensor, Tensor):
                 check_device(name, tensor.device, weight.device)
         edges = as_neighbourhoods(edge_index, num_nodes, origin=carrying)
-        terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, weight.dtype)
+        with full_precision(weight):
+            terms = edge_terms(edges, self.edge_encoder, edge_weight, edge_attr, weight.dtype)
         return edges if terms is edges.terms else edges.carrying(terms)
 
     def identity_coordinates(self, num_nodes: int) -> Tensor:
@@ -166,7 +169,8 @@ class Recurrence(nn.Module):
     def environment(self, features: Tensor, coordinates: Tensor) -> Tensor:
         r"""Return :math:`h_i = L_i \xi_i`, Eq. (4), ``(n, d)``."""
         backend = self._backend_for(features)
-        return backend.environment(self._split(features), coordinates).flatten(1)
+        with full_precision(features):
+            return backend.environment(self._split(features), coordinates).flatten(1)
 
     @overload
     def step(
@@ -218,12 +222,15 @@ class Recurrence(nn.Module):
         spec = step_spec(self.settings, self.schedule, number)
         evolution = self._evolution(signature, number)
         backend = self._backend_for(state.features, spec.statistic)
-        if backend.whole is not None and evolution is not None and not trace:
+        lowered = in_autocast(state.features)  # dense maps, which a whole step would not
+        if backend.whole is not None and evolution is not None and not trace and not lowered:
             maps = self.transport.maps()
             return CoupledState(*backend.whole(*state, edges, spec, evolution, maps)), None
         xi = self._split(state.features)  # (n, B, m)
-        message = self._split(self.transport.message(state.features))  # (n, B, m)
-        result = backend.step(xi, message, state.coordinates, edges, spec, evolution, trace=trace)
+        message = self._message(state.features)  # (n, B, m)
+        given = xi, message, state.coordinates, edges, spec, evolution
+        with full_precision(state.features):
+            result = backend.step(*given, trace=trace)
         aggregate = result.aggregate.flatten(1)
         features = self.transport(state.features, aggregate, backend.gate)  # Eq. (7)
         following = CoupledState(features, result.coordinates)
@@ -240,8 +247,9 @@ class Recurrence(nn.Module):
         backend = self._backend_for(state.features, spec.statistic)
         if backend.images is None:
             return None
-        message = self._split(self.transport.message(state.features))
-        return backend.images(self._split(state.features), message, state.coordinates, spec)
+        message = self._message(state.features)
+        with full_precision(state.features):
+            return backend.images(self._split(state.features), message, state.coordinates, spec)
 
     def step_of_targets(
         self,
@@ -264,9 +272,10 @@ class Recurrence(nn.Module):
         backend = self._backend_for(state.features, spec.statistic)
         assert backend.targets is not None, "a backend with images has both"
         xi, evolution = self._split(state.features), self._evolution(signature, number)
-        message = self._split(self.transport.message(state.features))
+        message = self._message(state.features)
         given = xi, message, state.coordinates, spec, evolution
-        aggregate, coordinates = backend.targets(images, edges, *given)
+        with full_precision(state.features):
+            aggregate, coordinates = backend.targets(images, edges, *given)
         features = self.transport(state.features, aggregate.flatten(1), backend.gate)
         return CoupledState(features, coordinates)
 
@@ -274,7 +283,8 @@ class Recurrence(nn.Module):
         """Return the controller's maps with the signatures taken in; ``None`` if it is off."""
         if self.settings.correction_strength == 0:
             return None
-        return self.controller.maps(self._structure(signature))
+        with full_precision(signature):
+            return self.controller.maps(self._structure(signature))
 
     def _evolution(self, signature: Tensor | Controller | None, number: int) -> Evolution | None:
         """Return what updates the geometry after step ``number``; ``None`` if nothing does."""
@@ -342,6 +352,10 @@ class Recurrence(nn.Module):
             self.backend, self.block_size, tensor.device, tensor.dtype, statistic
         )
 
+    def _message(self, features: Tensor) -> Tensor:
+        r"""Return :math:`\phi(\xi)` in blocks, in the state's precision."""
+        return self._split(self.transport.message(features).to(features.dtype))
+
     def _split(self, features: Tensor) -> Tensor:
         return features.reshape(-1, self.blocks, self.block_size)
 
@@ -359,7 +373,7 @@ class Recurrence(nn.Module):
         check_matrix("signature", signature, self.signature_channels, weight)
         check_same_nodes("signature", signature, num_nodes)
         check_finite("signature", signature)
-        return signature
+        return signature.to(weight.dtype)  # as it was, unless autocast lowered it
 
     def _structure(self, signature: Tensor) -> Tensor:
         """Return what the gate and the controller see of the signature: zero for w/o SA."""
@@ -486,24 +500,10 @@ class GeoFConv(Recurrence):
         """
         refuse_symbols(x, edge_index)
         carried, weights = (edge_weight, edge_attr), bool(return_attention_weights)
-        given = (x, edge_index, coordinates, signature, carried, weights)
-        if not in_autocast(x):
-            return self._one_step(*given)
-        with torch.autocast(x.device.type, enabled=False):  # moments need the model's precision
-            return self._one_step(*given)
-
-    def _one_step(
-        self,
-        x: Tensor,
-        edge_index: Tensor | Neighbourhoods,
-        coordinates: Tensor | None,
-        signature: Tensor | None,
-        carried: tuple[Tensor | None, Tensor | None],
-        weights: bool,
-    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         check_matrix("x", x, self.in_channels, self.transport.message.weight)
         if self.lift is not None:
             x = self.lift(x)
+        x = x.to(self.transport.message.weight.dtype)  # as it was, unless autocast lowers it
         check_finite("x", x)
         signature = self.checked_signature(signature, x.size(0))
         edges = self.neighbourhoods(edge_index, x.size(0), *carried)

@@ -22,7 +22,7 @@ from geof.data.sources import SignatureConfig
 from geof.data.splits import GraphSplit, random_node_split
 from geof.methods.interface import GraphInputs, TaskKind
 from geof.nn.inputs import without_csr_warnings
-from geof.training.config import TrainingConfig
+from geof.training.stages import TrainingConfig
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Task
 
 if TYPE_CHECKING:

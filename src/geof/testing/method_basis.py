@@ -15,8 +15,9 @@ from geof.errors import ConfigError
 from geof.methods.interface import GraphInputs, HasPretext, InputShape, TaskKind
 from geof.methods.registry import get_method
 from geof.testing import Sample, draw_parameters, random_graph, side_by_side
-from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
+from geof.training.config import RunConfig
 from geof.training.network import Network
+from geof.training.stages import PretrainingConfig, TrainingConfig
 from geof.training.tasks import Task
 from geof.training.trainer import Result, Trainer, Watch
 
@@ -202,7 +203,7 @@ class MethodCase:
             training=training,
             pretraining=self.pretraining(task.kind) if pretraining is None else pretraining,
         )
-        trainer = Trainer(config, task, out=out, watch=watch)
+        trainer = Trainer(config, task, out=out, watch=watch, device="cpu")
         return trainer.network, trainer.fit()
 
 

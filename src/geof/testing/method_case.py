@@ -34,9 +34,10 @@ from geof.options import arguments
 from geof.testing import tiny_task
 from geof.testing.method_basis import SAMPLED, SHAPE, STAGES
 from geof.testing.method_structure import StructureChecks
-from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
+from geof.training.config import RunConfig
 from geof.training.network import Network
 from geof.training.predict import Run
+from geof.training.stages import PretrainingConfig, TrainingConfig
 from geof.training.trainer import Result, Watch
 
 

@@ -3,7 +3,7 @@
 from geof.training.callbacks import Callback, CsvLog, EpochLines, JsonLines, TensorBoard
 from geof.training.checkpoint import EpochReport, load_checkpoint, save_checkpoint
 from geof.training.chosen import adapted, facts_of
-from geof.training.config import PretrainingConfig, RunConfig, TrainingConfig
+from geof.training.config import RunConfig
 from geof.training.metrics import (
     accuracy,
     graph_loss,
@@ -13,10 +13,13 @@ from geof.training.metrics import (
     roc_auc,
 )
 from geof.training.network import Network
+from geof.training.ranks import ALONE, Ranks
+from geof.training.stages import PretrainingConfig, TrainingConfig
 from geof.training.tasks import GraphTask, LinkTask, NodeTask, Scores, Task, build_task
 from geof.training.trainer import Result, Trainer, Watch
 
 __all__ = [
+    "ALONE",
     "Callback",
     "CsvLog",
     "EpochLines",
@@ -27,6 +30,7 @@ __all__ = [
     "Network",
     "NodeTask",
     "PretrainingConfig",
+    "Ranks",
     "Result",
     "RunConfig",
     "Scores",

@@ -196,7 +196,7 @@ def canary_text(content: Mapping[str, Any]) -> str:
 def _config(method: str, preset: str, task: str) -> RunConfig:
     """Return a preset cut to three epochs."""
     given = load_preset(method, preset, task)
-    short: dict[str, Any] = {"epochs": 3, "patience": None, "evaluate_every": 1}
+    short: dict[str, Any] = {"epochs": 3, "patience": None, "evaluate_every": 1, "device": "cpu"}
     if given.get("warmup"):
         short["warmup"] = 1
     if given.get("schedule") == "step":

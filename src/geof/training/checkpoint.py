@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from geof.devices import random_state, set_random_state
 from geof.errors import DataError
 from geof.io import write_atomically
 from geof.training.network import Network
@@ -129,6 +131,8 @@ def _require_same_layout(
         )
 
 
+CPU = torch.device("cpu")
+
 CURRENT = "training_state.safetensors"
 PREVIOUS = "training_state.previous.safetensors"
 
@@ -215,8 +219,13 @@ def save_state(
     network: Network,
     optimiser: torch.optim.Optimizer,
     average: nn.Module | None = None,
+    device: torch.device = CPU,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> None:
-    """Write the state; the one before stays beside it until the next."""
+    """Write the state; the one before stays beside it until the next.
+
+    It can be read on any device. That of another's random numbers is kept beside the CPU's.
+    """
     tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
     if average is not None:
         tensors |= {f"average/{name}": value for name, value in average.state_dict().items()}
@@ -225,13 +234,20 @@ def save_state(
     for number, values in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{number}/{name}": value for name, value in values.items()}
     tensors["random"] = torch.get_rng_state()
+    own = random_state(device)
+    if own is not None:
+        tensors[f"random/{device.type}"] = own
     best = progress.best
-    about = {
+    about: dict[str, Any] = {
         "reports": [asdict(report) for report in progress.reports],
         "best": None if best is None else {"score": best.score, "epoch": best.epoch},
         "seconds": progress.seconds,
         "threads": torch.get_num_threads(),
     }
+    if device.type != "cpu":
+        about["device"] = str(device)
+    if scaler is not None:
+        about["scaler"] = scaler.state_dict()
     if progress.partial is not None:
         about["partial"] = asdict(progress.partial)
     # The predecessor first: whenever the machine stops, at least one whole state is there.
@@ -247,6 +263,8 @@ def load_state(
     network: Network,
     optimiser_of: Callable[[int], torch.optim.Optimizer],
     average: nn.Module | None = None,
+    device: torch.device = CPU,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> tuple[Progress, list[str]]:
     """Put the newest sound state into network, optimiser and random generator.
 
@@ -255,6 +273,8 @@ def load_state(
         network: As it was built.
         optimiser_of: Returns the optimiser of an epoch: the stages of a run have one each.
         average: Of the network's weights, if one is taken.
+        device: Where the network is; the state may have been saved on another one.
+        scaler: Of the loss, where gradients are in half precision.
 
     Returns:
         How far the run was (nothing done when there is no state) and what a user should know.
@@ -275,13 +295,23 @@ def load_state(
             notes.append(f"Going on from '{path.name}', the state before it.")
         if average is not None:
             load_tensors(path, _below("average/", tensors), average)
-        return _restore(path, tensors, about, network, optimiser_of), notes
+        before = about.get("device", "cpu")
+        if torch.device(before).type != device.type:
+            notes.append(f"Began on {before}, goes on on {device}: the last bits may differ.")
+        if scaler is not None and "scaler" in about:
+            scaler.load_state_dict(about["scaler"])
+        return _restore(path, tensors, about, network, optimiser_of, device), notes
     if notes:
         raise DataError(
             f"Expected a sound training state in '{folder}': {' '.join(notes)} Name another folder "
             "to start anew."
         )
     return Progress(), notes
+
+
+def newest_state(folder: Path) -> Path | None:
+    """Return the file of the newest state, once :func:`load_state` has removed a damaged one."""
+    return next((folder / n for n in (CURRENT, PREVIOUS) if (folder / n).exists()), None)
 
 
 def discard_states(folder: Path) -> None:
@@ -296,6 +326,7 @@ def _restore(
     about: dict[str, Any],
     network: Network,
     optimiser_of: Callable[[int], torch.optim.Optimizer],
+    device: torch.device,
 ) -> Progress:
     partial = about.get("partial")
     optimiser = optimiser_of(len(about["reports"]) + (partial is not None))
@@ -308,7 +339,7 @@ def _restore(
     optimiser.load_state_dict({"state": moments, "param_groups": groups})
     # Sums of dense gradients depend on the number of threads in the last bit.
     torch.set_num_threads(int(about["threads"]))
-    torch.set_rng_state(tensors["random"])
+    _restore_random(tensors, network.config.seed, len(about["reports"]), device)
     best = about["best"]
     return Progress(
         reports=[EpochReport(**report) for report in about["reports"]],
@@ -318,6 +349,19 @@ def _restore(
         seconds=about["seconds"],
         partial=None if partial is None else Partial(**partial),
     )
+
+
+def _restore_random(
+    tensors: Mapping[str, Tensor], seed: int, epoch: int, device: torch.device
+) -> None:
+    """Put the random numbers where the state left them; of a device it was not on, begin anew."""
+    if device.type != "cpu":
+        fresh = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)
+        torch.manual_seed(int(fresh[0] >> np.uint64(1)))  # of all devices
+    torch.set_rng_state(tensors["random"])
+    own = tensors.get(f"random/{device.type}")
+    if own is not None:
+        set_random_state(device, own)
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,8 +7,9 @@ blocks were rescued.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from geof.nn.inputs import all_finite
 from geof.options import arguments
 from geof.training.config import RunConfig
 
+if TYPE_CHECKING:
+    from geof.training.ranks import Ranks
+
 
 class Network(nn.Module):
     """A method's encoder and the readout of one task.
@@ -32,6 +36,8 @@ class Network(nn.Module):
     Raises:
         ConfigError: If an option has a value the method refuses.
     """
+
+    ranks: Ranks  # the processes that train it, where there are several
 
     def __init__(self, config: RunConfig, shape: InputShape) -> None:
         super().__init__()
@@ -46,6 +52,18 @@ class Network(nn.Module):
         own = {name: value for name, value in config.readout.items() if name != "kind"}
         self.readout = make(**_named(make, given), **own)
         self._frozen: object | None = None
+
+    @property
+    def lowered(self) -> torch.dtype | None:
+        """What dense layers compute in, where it is not the network's own precision."""
+        precision = self.config.training.precision
+        return None if precision is None else _LOWERED[precision]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which dense layers compute in the config's precision."""
+        if self.lowered is None:
+            return nullcontext()
+        return torch.autocast(next(self.parameters()).device.type, self.lowered)
 
     def freeze_encoder(self) -> None:
         """From now on train the readout alone; the encoder is in evaluation mode."""
@@ -71,13 +89,30 @@ class Network(nn.Module):
     def encode(self, inputs: GraphInputs) -> Encoding:
         """Return what the encoder makes of the inputs."""
         if self._frozen is None:
-            return Encoding.of(self.encoder(inputs))
+            return self._encoded(inputs)
         with torch.no_grad():
-            encoding = inputs.cached(self._frozen, lambda: Encoding.of(self.encoder(inputs)))
+            encoding = inputs.cached(self._frozen, lambda: self._encoded(inputs))
         return replace(encoding, penalty=None)
+
+    def _encoded(self, inputs: GraphInputs) -> Encoding:
+        with self.autocast():
+            encoding = Encoding.of(self.encoder(inputs))
+        if self.lowered is None:
+            return encoding
+        return replace(encoding, states=encoding.states.to(inputs.signature.dtype))
 
     def read(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor | None) -> Outputs:
         """Return what the readout makes of an encoding of the inputs."""
+        with self.autocast():
+            outputs = self._read(encoding, inputs, pairs)
+        if self.lowered is None:
+            return outputs
+        dtype, graded = inputs.signature.dtype, outputs.graded
+        if graded is not None:
+            graded = [(weight, logits.to(dtype)) for weight, logits in graded]
+        return replace(outputs, prediction=outputs.prediction.to(dtype), graded=graded)
+
+    def _read(self, encoding: Encoding, inputs: GraphInputs, pairs: Tensor | None) -> Outputs:
         if self.has_own_readout:
             outputs = self.readout(encoding, inputs, pairs)
             if not isinstance(outputs, Outputs):
@@ -94,6 +129,9 @@ class Network(nn.Module):
         return replace(
             outputs, penalty=penalty if outputs.penalty is None else outputs.penalty + penalty
         )
+
+
+_LOWERED = {"bf16": torch.bfloat16, "float16": torch.float16}
 
 
 def _named(build: Callable[..., nn.Module], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from geof.data.records import GraphSet, NodeGraph
 from geof.data.targets import TargetKind
 from geof.errors import ConfigError, DataError
-from geof.training.config import ClassWeights
 from geof.training.metrics import (
     METRICS,
     Metric,
@@ -29,6 +28,7 @@ from geof.training.metrics import (
     metric_named,
     number_metric,
 )
+from geof.training.stages import ClassWeights
 
 DEFAULT_METRIC: dict[TargetKind, str] = {
     "classes": "accuracy",
@@ -149,6 +149,14 @@ class Objective:
                 outputs, aims, pos_weight=weights, reduction="none"
             )
         return (each * known).sum() / known.sum()
+
+    def mass(self, aims: Tensor) -> float:
+        """Return what :meth:`loss` divides by: rows, their weights, or known targets."""
+        if self.kind != "classes":
+            return float((~aims.isnan()).sum())
+        if not self.weights:
+            return float(len(aims))
+        return float(torch.tensor(self.weights, dtype=torch.float64)[aims.cpu()].sum())
 
     def values(self, outputs: Tensor) -> Tensor:
         """Return probabilities, or numbers in their original unit (float64)."""

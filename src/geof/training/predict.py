@@ -6,7 +6,9 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -21,6 +23,7 @@ from geof.data.records import EdgeSizes, GraphSet, NodeGraph, carried_by
 from geof.data.sources import DataConfig
 from geof.data.splits import DatasetIdentity, GraphSplit, NodeSplit
 from geof.data.targets import TargetKind, labelled
+from geof.devices import resolve_device
 from geof.errors import ConfigError, DataError, GeofError, ShapeError
 from geof.geometry import log_determinant
 from geof.io import read_yaml
@@ -29,10 +32,11 @@ from geof.methods.interface import GraphInputs, InputShape
 from geof.nn.geof import evolve_in_pieces
 from geof.progress import tracked
 from geof.training.checkpoint import load_tensors, read_tensors
-from geof.training.config import RunConfig, TrainingConfig
+from geof.training.config import RunConfig
 from geof.training.network import Network
 from geof.training.objective import Objective
 from geof.training.run_folder import CHECKPOINT, describe, read_config, upgraded
+from geof.training.stages import TrainingConfig
 from geof.training.tasks import (
     GraphTask,
     LinkTask,
@@ -77,12 +81,19 @@ class Run:
     finished: bool
 
     @classmethod
-    def open(cls, path: Path | str) -> Run:
+    def open(cls, path: Path | str, device: str | None = "cpu") -> Run:
         """Read a run folder or a checkpoint; nothing but the checkpoint itself is needed.
+
+        Args:
+            path: The folder or the file.
+            device: Where to apply it, whatever it was trained on; ``None`` or ``"auto"`` is a CUDA
+                device where there is one. Answers are on the CPU.
 
         Raises:
             DataError: If there is none (yet), it is damaged, or it does not describe a run.
+            DeviceError: If the device is not there.
         """
+        wanted = resolve_device(device)
         checkpoint = _checkpoint_at(Path(path))
         tensors, header = read_tensors(checkpoint)
         try:
@@ -100,6 +111,7 @@ class Run:
                 f"Expected to rebuild the network of '{checkpoint}'. {error}"
             ) from error
         load_tensors(checkpoint, tensors, network)
+        network.to(wanted)
         beside = checkpoint.parent
         finished = (beside / "result.json").exists() or not (beside / "config.json").exists()
         config = replace(config, data=_data_config(beside, config.data))
@@ -149,6 +161,17 @@ class Run:
     def evaluate_part(self, data: NodeGraph | GraphSet, part: AnyPart = "test") -> Scores:
         """Score a part of the run's own split; see :func:`evaluate_part`."""
         return evaluate_part(self, data, part)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        held = next(chain(self.network.parameters(), self.network.buffers()), None)
+        return torch.device("cpu") if held is None else held.device
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: the network on the CPU, to be opened on any machine."""
+        network = self.network if self.device.type == "cpu" else deepcopy(self.network).cpu()
+        return {**self.__dict__, "network": network}
 
     @property
     def folder(self) -> Path:
@@ -240,7 +263,7 @@ def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> P
     _require_task(run, "node")
     inputs = _inputs(run, data)
     with _inference(run):
-        logits = _node_logits(run, inputs, piece_size)
+        logits = _node_logits(run, inputs, piece_size).to(inputs.signature.dtype).cpu()
     return _predictions(run, data, node_ids(data), data.graph.y, logits)
 
 
@@ -249,7 +272,7 @@ def predict_pairs(run: Run, data: NodeGraph, pairs: Tensor) -> Predictions:
     _require_task(run, "link")
     inputs, ids = _inputs(run, data), node_ids(data)
     with _inference(run):
-        logits = run.network(inputs, pairs)
+        logits = run.network(inputs, pairs.to(run.device)).cpu()
     named = tuple((ids[u], ids[v]) for u, v in pairs.t().tolist())
     return Predictions(named, ("link",), logits.sigmoid().unsqueeze(-1))
 
@@ -260,7 +283,7 @@ def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictio
     if not data.graphs:
         return Predictions((), run.class_names, torch.empty(0, len(run.class_names)))
     with _inference(run):
-        logits = [run.network(inputs) for inputs in _batches(run, data, batch_size)]
+        logits = [run.network(inputs).cpu() for inputs in _batches(run, data, batch_size)]
     y = torch.cat([graph_label(graph.y) for graph in data.graphs])
     return _predictions(run, data, graph_ids(data), y, torch.cat(logits))
 
@@ -331,6 +354,7 @@ def embed_nodes(run: Run, data: NodeGraph) -> Embeddings:
     inputs = _inputs(run, data)
     with _inference(run):
         states, coordinates = _encode(run, inputs)
+        states, coordinates = states.cpu(), None if coordinates is None else coordinates.cpu()
     return Embeddings(node_ids(data), states, coordinates)
 
 
@@ -346,8 +370,9 @@ def embed_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Embeddings:
         for inputs in _batches(run, data, batch_size):
             states, own = _encode(run, inputs)
             pool = getattr(run.network.readout, "pooled", global_mean_pool)
-            vectors.append(pool(states, inputs.batch, inputs.num_graphs))
-            coordinates.append(own)
+            pooled = pool(states, inputs.batch, inputs.num_graphs)
+            vectors.append(pooled.to(states.dtype).cpu())
+            coordinates.append(None if own is None else own.cpu())
     sizes = torch.tensor([graph.num_nodes for graph in data.graphs])
     return Embeddings(
         graph_ids(data),
@@ -412,22 +437,29 @@ def part_predictions(
             )
             pairs = torch.cat([rows, negatives], dim=1)
             labels = (torch.arange(pairs.size(1)) < rows.size(1)).long()
-            return run.network(task.inputs, pairs).sigmoid(), labels, pairs
+            logits = run.network(task.inputs, pairs.to(run.device)).cpu()
+            return logits.sigmoid(), labels, pairs
         if isinstance(task, NodeTask):
-            outputs = run.network(task.inputs)[rows]
+            outputs = run.network(task.inputs).cpu()[rows]
             return run.objective.values(outputs), task.data.graph.y[rows], rows
         assert isinstance(task, GraphTask)
         pieces = rows.split(task.batch_size)  # as evaluation does, to the same bits
-        logits = torch.cat([run.network(task.inputs_of(piece)) for piece in pieces])
+        logits = torch.cat([run.network(task.inputs_of(piece)).cpu() for piece in pieces])
         return run.objective.values(logits), task.labels[rows], rows
 
 
 def stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
-    """Return the task a run was trained on, with the split of its folder.
+    """Return the task a run was trained on, with the split of its folder, on the run's device.
 
     Raises:
         DataError: If the data are not those the split was made for.
     """
+    task = _stored_task(run, data)
+    task.to(run.device)
+    return task
+
+
+def _stored_task(run: Run, data: NodeGraph | GraphSet) -> Task:
     _require_same_content(run, data)
     require_edges(run.shape, data, f"the run in '{run.folder}'")
     # The content decides: a file may have been renamed.
@@ -471,7 +503,8 @@ def _put_training_in_place_of_test(task: Task) -> None:
 @contextmanager
 def _inference(run: Run) -> Iterator[None]:
     """Compute as the run did when it read its test part: to the same bits."""
-    with torch.no_grad(), sums_in_fixed_order(run.config.training.deterministic):
+    fixed = sums_in_fixed_order(run.config.training.deterministic, run.device)
+    with torch.no_grad(), fixed, run.network.autocast():
         yield
 
 
@@ -509,7 +542,8 @@ def _batches(run: Run, data: GraphSet, batch_size: int) -> Iterator[GraphInputs]
     _require_width(run, data.graphs[0].x)
     require_edges(run.shape, data, f"the run in '{run.folder}'")
     packed = PackedGraphs.pack(data.graphs, edges=data.edge_sizes is not None)
-    signature = packed.sign(run.config.signature, directed=data.directed).values
+    signature = packed.sign(run.config.signature, directed=data.directed).values.to(run.device)
+    packed = packed.to(run.device)
     pieces = torch.arange(len(packed)).split(batch_size)
     for chosen in tracked("graphs", pieces, len(pieces)):
         yield packed.batch(chosen, signature)
@@ -530,7 +564,8 @@ def _inputs(run: Run, data: NodeGraph) -> GraphInputs:
     _require_width(run, graph.x)
     require_edges(run.shape, data, f"the run in '{run.folder}'")
     signature = node_signature(data, run.config.signature)
-    return GraphInputs.build(graph.x, graph.edge_index, signature.values, **carried_by(data))
+    inputs = GraphInputs.build(graph.x, graph.edge_index, signature.values, **carried_by(data))
+    return inputs.to(run.device)
 
 
 def _require_same_content(run: Run, data: NodeGraph | GraphSet) -> None:

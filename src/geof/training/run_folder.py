@@ -22,6 +22,7 @@ from geof.errors import ConfigError, DataError, FolderLockedError
 from geof.io import write_json
 from geof.training.config import RunConfig
 from geof.training.metrics import metric_named
+from geof.training.stages import UNDECISIVE
 from geof.training.tasks import Task
 from geof.version import __version__
 
@@ -214,7 +215,25 @@ def settle_config(folder: Path, config: Mapping[str, Any], *, allow_changes: boo
         notes.append(f"Options changed on the way: {listed}.")
     if before.get("versions") != wanted.get("versions"):
         notes.append("Other versions than at the start: the last bits may differ.")
+    begun, now = before.get("processes", 1), wanted.get("processes", 1)
+    if begun != now:
+        notes.append(
+            f"Begun in {begun} {'process' if begun == 1 else 'processes'}, going on in {now}: the "
+            "last bits may differ, and dropout draws other entries."
+        )
     return notes
+
+
+def disagreement(
+    first: Mapping[str, Any], other: Mapping[str, Any]
+) -> list[tuple[str, tuple[Any, Any]]]:
+    """Return in what two descriptions of a run differ that processes must agree on, a few of it.
+
+    Versions are among it: what is computed in part here and in part there must be the same thing.
+    """
+    differences = _differences(*_compared(first, other))
+    differences |= _differences(first["versions"], other["versions"], "versions")
+    return _few(differences)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -310,7 +329,8 @@ def _compared(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what must agree for a run to go on: what decides its numbers.
 
-    Files may have moved, since the content decides. Seeds are compared as they take effect.
+    Files may have moved, since the content decides, and a run may move to another device. Seeds
+    are compared as they take effect.
     """
     names = ["method", "preset", "task", "options", "readout", "training", "pretraining"]
     names += ["read_test"]
@@ -320,7 +340,8 @@ def _compared(
     for about in (before, now):
         run = about["run"]
         kept = {name: run.get(name) for name in names}
-        kept["training"] = {n: v for n, v in run["training"].items() if n != "seed"}
+        apart = ("seed", *UNDECISIVE)
+        kept["training"] = {n: v for n, v in run["training"].items() if n not in apart}
         both.append({**kept, **{name: about.get(name) for name in facts}})
     if "format" not in before:  # which had these beside the protocol only
         for name in ("batch_size", "fanouts", "hidden_edges"):

@@ -380,7 +380,7 @@ class Sweep:
 
 def _hash_of(config: RunConfig) -> str:
     """Return a name for what decides a run, wherever its data are."""
-    plain = {key: value for key, value in config.to_dict().items() if key != "data"}
+    plain = {key: value for key, value in config.decisive().items() if key != "data"}
     return hashlib.sha256(as_json(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,14 @@ from geof.data.catalogue import CATALOGUE
 from geof.data.graph_sets import scaffold_split
 from geof.data.link_splits import LinkSplit, check_no_leak, random_link_split
 from geof.data.own_splits import own_split
-from geof.data.records import EdgeSizes, GraphSet, NodeGraph, carried_by, undirected_edges
+from geof.data.records import (
+    EdgeSizes,
+    GraphSet,
+    NodeGraph,
+    carried_by,
+    carried_on,
+    undirected_edges,
+)
 from geof.data.sources import SignatureConfig, cached_signature
 from geof.data.splits import (
     DatasetIdentity,
@@ -45,10 +52,12 @@ from geof.methods.interface import (
     TrainingView,
 )
 from geof.signature import StructuralSignature
-from geof.training.config import RunConfig, TrainingConfig
+from geof.training.config import RunConfig
 from geof.training.metrics import link_loss, link_metric, link_metrics, metric_named, roc_auc
 from geof.training.network import Network
 from geof.training.objective import DEFAULT_METRIC, Objective, require_metric
+from geof.training.ranks import ALONE, Ranks, Share, ranks_of
+from geof.training.stages import TrainingConfig
 
 Part: TypeAlias = Literal["validation", "test"]
 
@@ -56,7 +65,7 @@ SEEN_BY_TASKS = (
     *("batch_size", "fanouts", "hidden_edges", "edge_dropout"),
     *("metric", "class_weights"),
 )
-"""The training options a task reads: runs that agree in them can share one."""
+"""The training options a task reads: runs that agree in them can share one, wherever it is."""
 
 _DROPPED = 2  # the random stream of dropped edges; the sampler has 0 and 1
 
@@ -92,6 +101,7 @@ class Task(ABC):
         seed: Of orders, samples and dropped edges.
         edge_dropout: Share of the edges a training step does not see.
         steps_per_epoch: How many optimiser steps an epoch takes.
+        device: Where steps and scores are computed. Splits, labels and samplers stay on the CPU.
     """
 
     data: NodeGraph | GraphSet
@@ -108,6 +118,33 @@ class Task(ABC):
     seed: int = 0
     edge_dropout: float | None = None
     steps_per_epoch: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def to(self, device: torch.device) -> None:
+        """Move, once, what steps and scores read to a device."""
+        if device != self.device:
+            self.device = device
+            self._move()
+
+    @abstractmethod
+    def _move(self) -> None:
+        """Put features, edges, signatures and targets on the device."""
+
+    def _there(self, rows: Tensor) -> Tensor:
+        """Return rows of the split on the device, moved the first time they are asked for."""
+        if rows.device == self.device:
+            return rows
+        held = self.__dict__.setdefault("_moved", {})
+        key = id(rows), str(self.device)
+        if key not in held:
+            held[key] = rows, rows.to(self.device)  # both: the number must not be given again
+        moved: Tensor = held[key][1]
+        return moved
+
+    @property
+    def divides(self) -> bool:
+        """Whether several processes can divide a step among them."""
+        return False
 
     def record(self) -> dict[str, Any]:
         """Return what else of the protocol a run must remember."""
@@ -130,15 +167,28 @@ class Task(ABC):
         encoder = network.encoder
         assert isinstance(encoder, HasPretext)
         for inputs in islice(self.training_inputs(epoch), start, None):
-            yield encoder.pretext_loss(inputs)
+            with network.autocast():
+                loss = encoder.pretext_loss(inputs)
+            yield loss
 
-    def thinned(self, inputs: GraphInputs, epoch: int, number: int = 0) -> GraphInputs:
-        """Return what a step sees of its inputs: some edges are dropped, if that is wanted."""
+    def thinned(
+        self, inputs: GraphInputs, epoch: int, number: int = 0, names: Tensor | None = None
+    ) -> GraphInputs:
+        """Return what a step sees of its inputs: some edges are dropped, if that is wanted.
+
+        Args:
+            inputs: What there is.
+            epoch: The epoch.
+            number: Of the step in it, from 0.
+            names: The nodes' numbers in the step's whole batch, if these inputs are a part of it.
+        """
         if self.edge_dropout is None:
             return inputs
-        first, second = inputs.edge_index.numpy()
+        edges = inputs.edge_index.cpu()
+        first, second = (edges if names is None else names[edges]).numpy()
         draws = pair_numbers(first, second, self.seed, _DROPPED, epoch, number)
-        return inputs.with_edges(torch.from_numpy(draws >= self.edge_dropout))
+        kept = torch.from_numpy(draws >= self.edge_dropout)
+        return inputs.with_edges(kept.to(inputs.edge_index.device))
 
     @abstractmethod
     def view(self, network: Network, epoch: int) -> TrainingView:
@@ -199,6 +249,16 @@ class NodeTask(Task):
         self.sampling = _Sampling.wanted(self.inputs, training, seed, nodes=split.train)
         self.steps_per_epoch = _steps(self.sampling, len(split.train))
 
+    def _move(self) -> None:
+        self.inputs, self.aims = self.inputs.to(self.device), self.aims.to(self.device)
+        if self.sampling is not None:
+            self.sampling = replace(self.sampling, whole=self.inputs)
+
+    @property
+    def divides(self) -> bool:
+        """Whether neighbourhoods are sampled."""
+        return self.sampling is not None
+
     def record(self) -> dict[str, Any]:
         """Return how neighbourhoods are sampled, and the metric if it was asked for."""
         sampling = {} if self.sampling is None else self.sampling.record()
@@ -206,43 +266,55 @@ class NodeTask(Task):
 
     def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the one loss of a full-batch epoch, Eq. (13), or one per sampled batch."""
-        for inputs, rows, nodes in islice(self._steps(epoch), start, None):
+        ranks = ranks_of(network)
+        for inputs, rows, nodes, share in islice(self._steps(epoch, ranks), start, None):
             aims = self.aims[rows][nodes]
-            yield network.outputs(inputs).loss(partial(self._loss, aims=aims, nodes=nodes))
+            loss = partial(self._loss, aims=aims, nodes=nodes)
+            yield ranks.loss(network, loss, share, partial(self.objective.mass, aims), inputs)
 
     def _loss(self, outputs: Tensor, aims: Tensor, nodes: Tensor) -> Tensor:
         return self.objective.loss(outputs[nodes], aims)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the whole graph, or the samples."""
-        return (inputs for inputs, _, _ in self._steps(epoch))
+        return (inputs for inputs, *_ in self._steps(epoch))
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the graph (or the epoch's first sample) and the accuracy on training nodes."""
-        inputs, rows, nodes = next(self._steps(epoch))
-        y = self.data.graph.y[rows][nodes]
+        inputs, rows, nodes, _ = next(self._steps(epoch))
+        known = rows if isinstance(rows, slice) else rows.cpu()
+        y = self.data.graph.y[known][nodes.cpu()]
 
         def score(encoding: Encoding) -> float:
-            return self.objective.share(_read(network, encoding, inputs)[nodes], y)
+            return self.objective.share(_read(network, encoding, inputs)[nodes].cpu(), y)
 
         return TrainingView(epoch, inputs, score)
 
-    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor | slice, Tensor]]:
+    def _steps(
+        self, epoch: int, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[GraphInputs, Tensor | slice, Tensor, Share]]:
         """Yield inputs, which of the graph's nodes they are, and which of those train."""
+        train = self.split.train
         if self.sampling is None:
-            yield self.thinned(self.inputs, epoch), slice(None), self.split.train
+            share = ranks.share(len(train))
+            yield self.thinned(self.inputs, epoch), slice(None), self._there(train), share
             return
-        for number, batch in enumerate(self.sampling.sampler.batches(epoch)):
-            inputs = self.thinned(self.sampling.inputs(batch), epoch, number)
-            yield inputs, batch.n_id, torch.arange(batch.batch_size)
+        for number, whole in enumerate(self.sampling.sampler.batches(epoch)):
+            ranks.begin(self.seed, epoch, number)
+            share = ranks.share(whole.batch_size)
+            drawn, share = ranks.around(whole, share.of(torch.arange(whole.batch_size)), share)
+            batch = drawn.to(self.device)
+            inputs = self.thinned(self.sampling.inputs(batch), epoch, number, share.names)
+            yield inputs, batch.n_id, torch.arange(batch.batch_size, device=self.device), share
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return metrics and loss on the part's nodes."""
         nodes = self.split.validation if part == "validation" else self.split.test
-        outputs, objective = network(self.inputs)[nodes], self.objective
+        rows, objective = self._there(nodes), self.objective
+        outputs = network(self.inputs)[rows]
         more = () if brief else objective.reported(self.metric)
-        metrics = objective.metrics(outputs, self.data.graph.y[nodes], self.metric, more)
-        return Scores(metrics, objective.loss(outputs, self.aims[nodes]).item())
+        metrics = objective.metrics(outputs.cpu(), self.data.graph.y[nodes], self.metric, more)
+        return Scores(metrics, objective.loss(outputs, self.aims[rows]).item())
 
 
 class LinkTask(Task):
@@ -298,6 +370,16 @@ class LinkTask(Task):
         self.sampling = _Sampling.wanted(self.inputs, training, seed)
         self.steps_per_epoch = _steps(self.sampling, split.train.size(1))
 
+    def _move(self) -> None:
+        self.inputs = self.inputs.to(self.device)
+        if self.sampling is not None:
+            self.sampling = replace(self.sampling, whole=self.inputs)
+
+    @property
+    def divides(self) -> bool:
+        """Whether neighbourhoods are sampled."""
+        return self.sampling is not None
+
     def record(self) -> dict[str, Any]:
         """Return that the leak check ran, and how edges and neighbourhoods are drawn."""
         sampling = {} if self.sampling is None else self.sampling.record()
@@ -306,28 +388,33 @@ class LinkTask(Task):
 
     def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the losses of an epoch, with negatives of its own, Eq. (15)."""
-        for inputs, pairs in islice(self._steps(epoch), start, None):
-            yield network.outputs(inputs, pairs).loss(_halves_loss)
+        ranks = ranks_of(network)
+        for inputs, pairs, share in islice(self._steps(epoch, ranks), start, None):
+            yield ranks.loss(network, _halves_loss, share, partial(len, pairs[0]), inputs, pairs)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the training graph, what is left of it without hidden edges, or the samples."""
-        return (inputs for inputs, _ in self._steps(epoch))
+        return (inputs for inputs, *_ in self._steps(epoch))
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return what the epoch's first step saw and the ROC-AUC on its pairs."""
-        inputs, pairs = next(self._steps(epoch))
+        inputs, pairs, _ = next(self._steps(epoch))
 
         def score(encoding: Encoding) -> float:
-            logits = _read(network, encoding, inputs, pairs)
+            logits = _read(network, encoding, inputs, pairs).cpu()
             return roc_auc(logits, torch.arange(len(logits)) < len(logits) // 2)
 
         return TrainingView(epoch, inputs, score)
 
-    def _steps(self, epoch: int) -> Iterator[tuple[GraphInputs, Tensor]]:
+    def _steps(
+        self, epoch: int, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[GraphInputs, Tensor, Share]]:
         """Yield inputs and pairs, positive ones first, then as many negative ones."""
         positive, negative = self.split.train, self.split.training_negatives(epoch)
+        whole = ranks.share(positive.size(1))
         if self.hidden_edges is None and self.sampling is None:
-            yield self.thinned(self.inputs, epoch), torch.cat([positive, negative], dim=1)
+            pairs = torch.cat([self._there(positive), negative.to(self.device)], dim=1)
+            yield self.thinned(self.inputs, epoch), pairs, whole
             return
         order = torch.from_numpy(raw_permutation(raw_stream(self.seed, epoch), positive.size(1)))
         if self.hidden_edges is not None:
@@ -335,18 +422,27 @@ class LinkTask(Task):
             count = max(round(self.hidden_edges * len(order)), 1)
             seen, chosen = positive[:, order[count:]], order[:count]
             both = torch.cat([seen, seen.flip(0)], dim=1)
+            carried = carried_on(carried_by(self.data, both), self.device)
             inputs = GraphInputs.build(
-                self.inputs.x, both, self.inputs.signature, **carried_by(self.data, both)
+                self.inputs.x, both.to(self.device), self.inputs.signature, **carried
             )
             pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
-            yield self.thinned(inputs, epoch), pairs
+            yield self.thinned(inputs, epoch), pairs.to(self.device), whole
             return
         assert self.sampling is not None
         for number, chosen in enumerate(order.split(self.sampling.sampler.batch_size)):
+            ranks.begin(self.seed, epoch, number)
             pairs = torch.cat([positive[:, chosen], negative[:, chosen]], dim=1)
             nodes, local = pairs.unique(return_inverse=True)
-            batch = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
-            yield self.thinned(self.sampling.inputs(batch), epoch, number), local
+            drawn = self.sampling.sampler.sample(nodes, epoch=epoch, number=number)
+            share = ranks.share(len(chosen))
+            if share.total != share.stop - share.start:
+                own = torch.cat([share.of(half) for half in local.chunk(2, dim=1)], dim=1)
+                seeds, local = own.unique(return_inverse=True)
+                drawn, share = ranks.around(drawn, seeds, share)
+            batch = drawn.to(self.device)
+            inputs = self.thinned(self.sampling.inputs(batch), epoch, number, share.names)
+            yield inputs, local.to(self.device), share
 
     def evaluate(self, network: Network, part: Part, *, brief: bool = False) -> Scores:
         """Return ROC-AUC, average precision, Hits@K, MRR and loss on the part's pairs."""
@@ -354,7 +450,7 @@ class LinkTask(Task):
         pairs = (split.validation, split.validation_negatives)
         if part == "test":
             pairs = (split.test, split.test_negatives)
-        logits = network(self.inputs, torch.cat(pairs, dim=1))
+        logits = network(self.inputs, torch.cat([self._there(p) for p in pairs], dim=1)).cpu()
         positive, negative = logits[: pairs[0].size(1)], logits[pairs[0].size(1) :]
         metrics = {} if brief else link_metrics(positive, negative)
         if self.metric not in metrics:
@@ -407,9 +503,19 @@ class GraphTask(Task):
         self.dataset, self.split_name, self.split_hash = data.name, split.name, split.hash
         self._graphs = PackedGraphs.pack(data.graphs, edges=data.edge_sizes is not None)
         self.signature = self._graphs.sign(signature, directed=data.directed)
+        self._signature = self.signature.values
         widths = int(data.graphs[0].x.size(1)), int(self.signature.values.size(1))
         self.shape = InputShape(*widths, data.num_outputs, **_edge_shape(data.edge_sizes))
         self.steps_per_epoch = len(self._pieces(1))
+
+    def _move(self) -> None:
+        self._graphs = self._graphs.to(self.device)
+        self._signature, self.aims = self._signature.to(self.device), self.aims.to(self.device)
+
+    @property
+    def divides(self) -> bool:
+        """Yes: graphs are apart from each other."""
+        return True
 
     def record(self) -> dict[str, Any]:
         """Return batch size and the seed of the order, and the metric if it was asked for."""
@@ -417,15 +523,30 @@ class GraphTask(Task):
 
     def losses(self, network: Network, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield the loss of each batch, Eq. (14), in an order that depends on seed and epoch."""
-        steps = zip(self._pieces(epoch), self.training_inputs(epoch), strict=True)
-        for piece, inputs in islice(steps, start, None):
-            loss = partial(self.objective.loss, aims=self.aims[piece])
-            yield network.outputs(inputs).loss(loss)
+        ranks = ranks_of(network)
+        for inputs, own, share in islice(self._steps(epoch, ranks), start, None):
+            aims = self.aims[own.to(self.device)]
+            loss = partial(self.objective.loss, aims=aims)
+            yield ranks.loss(network, loss, share, partial(self.objective.mass, aims), inputs)
 
     def training_inputs(self, epoch: int) -> Iterator[GraphInputs]:
         """Yield the batches."""
+        return (inputs for inputs, *_ in self._steps(epoch))
+
+    def _steps(
+        self, epoch: int, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[GraphInputs, Tensor, Share]]:
+        """Yield inputs and the graphs they are."""
         for number, piece in enumerate(self._pieces(epoch)):
-            yield self.thinned(self.inputs_of(piece), epoch, number)
+            ranks.begin(self.seed, epoch, number)
+            share = ranks.share(len(piece))
+            own = share.of(piece)
+            inputs = self.inputs_of(own)
+            names = None
+            if share.start and self.edge_dropout is not None:
+                sizes = self._graphs.first_node.cpu().diff()
+                names = sizes[piece[: share.start]].sum() + torch.arange(len(inputs.x))
+            yield self.thinned(inputs, epoch, number, names), own, share
 
     def view(self, network: Network, epoch: int) -> TrainingView:
         """Return the epoch's first batch and the accuracy on it."""
@@ -433,7 +554,8 @@ class GraphTask(Task):
         inputs = self.inputs_of(piece)
 
         def score(encoding: Encoding) -> float:
-            return self.objective.share(_read(network, encoding, inputs), self.labels[piece])
+            outputs = _read(network, encoding, inputs).cpu()
+            return self.objective.share(outputs, self.labels[piece])
 
         return TrainingView(epoch, inputs, score)
 
@@ -450,16 +572,17 @@ class GraphTask(Task):
         """Return metrics (ROC-AUC among them for two classes) and loss on the part's graphs."""
         chosen = self.split.validation if part == "validation" else self.split.test
         pieces = chosen.split(self.batch_size)
-        logits = torch.cat([network(self.inputs_of(piece)) for piece in pieces])
+        logits = ranks_of(network).each(lambda piece: network(self.inputs_of(piece)), pieces)
         objective = self.objective
         two = objective.kind == "classes" and len(objective.names) == 2
         more = objective.reported(*(["roc_auc"] if two else []), self.metric)
-        metrics = objective.metrics(logits, self.labels[chosen], self.metric, () if brief else more)
-        return Scores(metrics, objective.loss(logits, self.aims[chosen]).item())
+        labels, wanted = self.labels[chosen], () if brief else more
+        metrics = objective.metrics(logits.cpu(), labels, self.metric, wanted)
+        return Scores(metrics, objective.loss(logits, self.aims[self._there(chosen)]).item())
 
     def inputs_of(self, chosen: Tensor) -> GraphInputs:
         """Return graphs of the set side by side."""
-        return self._graphs.batch(chosen, self.signature.values)
+        return self._graphs.batch(chosen, self._signature)
 
 
 def build_task(config: RunConfig, data: NodeGraph | GraphSet) -> Task:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from geof.data.columns import Schema
+from geof.devices import resolve_device
 from geof.errors import ConfigError, DataError, GeometryError, NonFiniteError, StoppedError
 from geof.geometry import BlockCounts, counting_blocks
 from geof.io import write_atomically, write_json
@@ -37,17 +39,31 @@ from geof.training.checkpoint import (
     discard_states,
     load_checkpoint,
     load_state,
+    newest_state,
     save_state,
     write_tensors,
 )
 from geof.training.config import RunConfig
 from geof.training.metrics import metric_named
 from geof.training.network import Network, bad_gradient, diagnose
-from geof.training.run_folder import CHECKPOINT, describe, locked, read_result, settle_config
+from geof.training.ranks import ALONE, Ranks
+from geof.training.run_folder import (
+    CHECKPOINT,
+    describe,
+    disagreement,
+    locked,
+    read_result,
+    settle_config,
+)
 from geof.training.tasks import Part, Scores, Task
 
 LONG_EPOCH = 2.0
 """Seconds from which an epoch is stopped between its steps instead of at its end."""
+
+FUSED = ("cpu", "cuda", "mps", "xpu")
+"""Devices for which torch has an optimiser step in one piece."""
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -110,12 +126,17 @@ class Trainer:
         callbacks: Told what happens: logs of your own, see :mod:`geof.training.callbacks`.
         allow_changes: Go on even if training options differ from those the run began with.
         schema: What a table of nodes went through, so that the checkpoint can read another one.
+        device: Where to compute, such as ``"cuda:1"`` (default: the config's). The task's data are
+            moved there; parameters are drawn on the CPU, so all devices start alike.
+        ranks: The processes that train it together, see :func:`geof.training.distributed.join`.
 
     Attributes:
         network: With parameters drawn from the seed; after :meth:`fit` those of the chosen epoch.
+        device: Where it is.
 
     Raises:
         ConfigError: For an option the method refuses, or a stage it does not have.
+        DeviceError: If the device is not there.
 
     >>> from geof.data import NodeGraph, digits_graph, random_node_split
     >>> from geof.training import NodeTask, RunConfig, Trainer, TrainingConfig
@@ -136,24 +157,33 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         allow_changes: bool = False,
         schema: Schema | None = None,
+        device: str | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         if task.kind != config.task:
             raise ConfigError(
                 f"Expected the config's task, {config.task!r} (got a task for {task.kind!r})."
             )
         self.config, self.task, self.schema = config, task, schema
-        self.out = None if out is None else Path(out)
+        self.ranks = ranks
+        self.out = Path(out) if out is not None and ranks.writes else None
         self.metric = metric_named(task.metric)
         self.watch = watch or Watch()
-        self.callbacks = Callbacks(callbacks)
+        self.callbacks = Callbacks(callbacks if ranks.writes else ())
         self.allow_changes = allow_changes
+        self.device = resolve_device(ranks.device(device or config.training.device))
         torch.manual_seed(config.seed)
-        self.network = Network(config, task.shape)
+        self.network = Network(config, task.shape).to(self.device)
+        task.to(self.device)
+        ranks.adopt(self)
         self._parameters = list(self.network.parameters())  # to walk all modules costs a step dear
         self._require_stages()
         self.average = self._averaged()
         self._optimiser: tuple[bool, torch.optim.Optimizer] | None = None
         self.progress = Progress()
+        # In so few bits small gradients would be nothing: the loss is scaled up before.
+        half = self.network.lowered == torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type) if half else None
         self._saved_epoch, self._saved_at = 0, time.monotonic()
         self._kept_epoch = 0  # of the checkpoint on disk
         self._inputs: GraphInputs | None = None
@@ -170,27 +200,44 @@ class Trainer:
             NonFiniteError: If a loss or gradient stops being finite; says where, and keeps the best
                 checkpoint so far.
             StoppedError: If ``watch.should_stop`` said so; the state is saved.
+            RankError: If one of several processes fails or is lost.
         """
-        fixed = self.config.training.deterministic
+        fixed = sums_in_fixed_order(self.config.training.deterministic, self.device)
+        with self.ranks.guarded(), fixed:
+            self.ranks.agree(self._description, disagreement)
+            result = self._fit()
+            self.ranks.close()
+        return result
+
+    def _description(self) -> dict[str, Any]:
+        """Return what the checkpoint's header says: the run, wherever its files are."""
+        return describe(self.config.without_paths(), self.task, self.schema)
+
+    def _fit(self) -> Result:
         if self.out is None:
-            with sums_in_fixed_order(fixed):
-                return self._train()
-        with locked(self.out) as self._require_folder, sums_in_fixed_order(fixed):
-            about = describe(self.config, self.task, self.schema)
+            done = self.ranks.told(lambda: None)
+            return self._train() if done is None else self._finished(done)
+        with locked(self.out) as self._require_folder:
+            about = describe(self.config, self.task, self.schema) | self.ranks.record()
             for note in settle_config(self.out, about, allow_changes=self.allow_changes):
                 self._note(note)
-            done = read_result(self.out)
+            done = self.ranks.told(partial(read_result, self.out))
             if done is not None:
                 self._note("The run is finished already; this is its result.")
                 load_checkpoint(self.out / CHECKPOINT, self.network)
                 discard_states(self.out)
-                return self._stored(done)
+                return self._finished(done)
             self.task.save_split(self.out / "split.npz")
             return self._train()
 
     def _note(self, note: str) -> None:
         self.watch.on_note(note)
         self.callbacks.on_note(self, note)
+
+    def _finished(self, done: dict[str, Any]) -> Result:
+        """Give every rank the weights of a finished run, and return its result."""
+        self.ranks.copy_weights(self.network)
+        return self._stored(done)
 
     def _stored(self, done: dict[str, Any]) -> Result:
         """Return what ``result.json`` held as a record."""
@@ -254,7 +301,7 @@ class Trainer:
                 metrics(report)
                 self.watch.on_epoch(report)
                 self.callbacks.on_epoch(self, report)
-                if not self._is_over() and self.watch.should_stop():
+                if not self._is_over() and any(self.ranks.any(self.watch.should_stop())):
                     self._interrupt()
                 self._save(force=False)
             self._note_blocks()
@@ -281,11 +328,11 @@ class Trainer:
             )
 
     def _resume(self) -> None:
+        if self.out is not None:
+            self._load(self.out)
+        self.ranks.copy_state(None if self.out is None else newest_state(self.out), self._load)
         if self.out is None:
             return
-        self.progress, notes = load_state(self.out, self.network, self.optimiser_of, self.average)
-        for note in notes:
-            self._note(note)
         self._saved_epoch = self.progress.epoch
         if self.progress.partial is not None:
             step = len(self.progress.partial.norms)
@@ -293,6 +340,14 @@ class Trainer:
         elif self.progress.epoch:
             self._note(f"Going on after epoch {self.progress.epoch}.")
         (self.out / "failure.json").unlink(missing_ok=True)
+
+    def _load(self, folder: Path) -> None:
+        """Take over the state that a folder holds."""
+        self.progress, notes = load_state(
+            folder, self.network, self.optimiser_of, self.average, self.device, self.scaler
+        )
+        for note in notes:
+            self._note(note)
 
     def is_pretext(self, epoch: int) -> bool:
         """Return whether an epoch belongs to the stage before the task's."""
@@ -312,7 +367,7 @@ class Trainer:
                 network.encoder.parameters(),
                 lr=before.learning_rate,
                 weight_decay=before.weight_decay,
-                fused=True,
+                fused=self.device.type in FUSED,
             )
         if before.epochs and before.freeze:
             network.freeze_encoder()
@@ -321,7 +376,7 @@ class Trainer:
             [parameter for parameter in network.parameters() if parameter.requires_grad],
             lr=training.learning_rate,
             weight_decay=training.weight_decay,
-            fused=True,
+            fused=self.device.type in FUSED,
         )
 
     def _is_over(self) -> bool:
@@ -351,7 +406,7 @@ class Trainer:
             grade = task.pretext_losses if pretext else task.losses
             rest = grade(network, epoch, len(norms)) if norms else grade(network, epoch)
             for loss in rest:
-                losses.append(float(loss.detach()))
+                losses.append(self._value(loss))
                 norms.append(self._step(loss, optimiser))
                 self.watch.on_step(epoch, len(norms))
                 self.callbacks.on_step(self, epoch, len(norms))
@@ -367,6 +422,7 @@ class Trainer:
         except GeometryError as error:
             raise self._failure(error, epoch, len(norms) + (not evaluating)) from error
         blocks = self._blocks.take()
+        rescued, kept = self.ranks.summed(blocks.rescued, blocks.kept)
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
@@ -374,8 +430,8 @@ class Trainer:
             validation_loss=None if scores is None else scores.loss,
             learning_rate=rate,
             gradient_norm=sum(norms) / len(norms),
-            rescued_blocks=blocks.rescued + begun.rescued_blocks,
-            kept_blocks=blocks.kept + begun.kept_blocks,
+            rescued_blocks=rescued + begun.rescued_blocks,
+            kept_blocks=kept + begun.kept_blocks,
         )
         self._take(report)
         self.progress.seconds += time.perf_counter() - started + begun.seconds
@@ -384,16 +440,20 @@ class Trainer:
     def _pause(self, begun: Partial, optimiser: torch.optim.Optimizer, seconds: float) -> None:
         """Between two steps of a long epoch: save if it is time, stop if that is wanted."""
         stop = seconds >= LONG_EPOCH and self.watch.should_stop()
-        due = time.monotonic() - self._saved_at >= self.watch.step_seconds
-        if self.out is not None and (due or stop):
+        due = self.out is not None and time.monotonic() - self._saved_at >= self.watch.step_seconds
+        stop, due = self.ranks.any(stop, due)
+        if not (due or stop):
+            return
+        rescued, kept = self.ranks.summed(self._blocks.rescued, self._blocks.kept)
+        if self.out is not None:
             self.progress.partial = Partial(
                 begun.losses,
                 begun.norms,
-                begun.rescued_blocks + self._blocks.rescued,
-                begun.kept_blocks + self._blocks.kept,
+                begun.rescued_blocks + rescued,
+                begun.kept_blocks + kept,
                 begun.seconds + seconds,
             )
-            save_state(self.out, self.progress, self.network, optimiser, self.average)
+            self._write_state(optimiser)
             self._keep_checkpoint()
             self.progress.partial, self._saved_at = None, time.monotonic()
         if stop:
@@ -403,22 +463,41 @@ class Trainer:
                 + ("." if self.out is None else f"; the state is saved in '{self.out}'.")
             )
 
+    def _value(self, loss: Tensor) -> float:
+        """Return the loss of a step, of all ranks together."""
+        value = self.ranks.total(loss)
+        if not _finite(value):
+            raise NonFiniteError(f"Expected a finite training loss (got {value}).")
+        return value
+
     def _step(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> float:
-        """Take one optimiser step and return the gradient's norm before clipping."""
-        if not bool(loss.isfinite()):
-            raise NonFiniteError(f"Expected a finite training loss (got {float(loss.detach())}).")
+        """Take one optimiser step and return the gradient's norm before clipping.
+
+        A step that scaled-up gradients overflow in is left out, with a norm of zero.
+        """
         optimiser.zero_grad()
-        loss.backward()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self.scaler is not None:
+            self.scaler.unscale_(optimiser)
         parameters = [p for p in self._parameters if p.grad is not None]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if not bool(norm.isfinite()):
+        finite = bool(norm.isfinite())
+        if not finite and self.scaler is not None and self.scaler.get_scale() > 1:
+            self.scaler.step(optimiser)  # which is not taken
+            self.scaler.update()
+            return 0.0
+        if not finite:
             # The step is not taken: the parameters stay finite.
             raise NonFiniteError(
                 f"Expected finite gradients (that of {bad_gradient(self.network)} is not)."
             )
         if self.config.training.clip is not None:
             clip_grads_with_norm_(parameters, self.config.training.clip, norm)
-        optimiser.step()
+        if self.scaler is None:
+            optimiser.step()
+        else:
+            self.scaler.step(optimiser)
+            self.scaler.update()
         if self.average is not None:
             self.average.update_parameters(self.network)
         return float(norm)
@@ -437,7 +516,9 @@ class Trainer:
     @torch.no_grad()
     def _evaluate(self, part: Part, *, brief: bool = False) -> Scores:
         self.judged.eval()
-        return self.task.evaluate(self.judged, part, brief=brief)
+        return self.ranks.scores(
+            self.task, partial(self.task.evaluate, self.judged, part, brief=brief)
+        )
 
     def _remember_inputs(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         self._inputs = arguments[0]
@@ -467,17 +548,21 @@ class Trainer:
         due = time.monotonic() - self._saved_at >= self.watch.save_seconds
         if not (due or force):
             return
-        optimiser = self.optimiser_of(self.progress.epoch)
-        save_state(self.out, self.progress, self.network, optimiser, self.average)
+        self._write_state(self.optimiser_of(self.progress.epoch))
         self._keep_checkpoint()
         self._saved_epoch, self._saved_at = self.progress.epoch, time.monotonic()
+
+    def _write_state(self, optimiser: torch.optim.Optimizer) -> None:
+        assert self.out is not None
+        more = self.average, self.device, self.scaler
+        save_state(self.out, self.progress, self.network, optimiser, *more)
 
     def _keep_checkpoint(self) -> None:
         """Write the weights validation prefers, described so that the file alone can be opened."""
         best = self.progress.best
         if self.out is None or best is None or best.epoch == self._kept_epoch:
             return
-        about = describe(self.config.without_paths(), self.task, self.schema)
+        about = self._description()
         about |= {"epoch": best.epoch, "validation": self.metric.sign * best.score[0]}
         write_tensors(self.out / CHECKPOINT, best.weights, about)
         self._kept_epoch = best.epoch
@@ -534,26 +619,31 @@ class Trainer:
         if self.out is not None:
             self._require_folder()
             self._keep_checkpoint()
-            note_machine(self.out)
+            note_machine(self.out, str(self.device))
             write_json(self.out / "result.json", asdict(result))
             discard_states(self.out)
         return result
 
 
 @contextmanager
-def sums_in_fixed_order(wanted: bool) -> Iterator[None]:
-    """Let torch use only operators whose sums run in the same order every time."""
+def sums_in_fixed_order(wanted: bool, device: torch.device = _CPU) -> Iterator[None]:
+    """Let torch use only operators whose sums run in the same order every time.
+
+    On other devices than the CPU an operator that has no fixed order warns instead of failing.
+    """
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     threads = torch.get_num_threads()  # a resumed run takes the number it began with
     filling = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(wanted or before)
+    only_warn = device.type != "cpu" if wanted else warned
+    torch.use_deterministic_algorithms(wanted or before, warn_only=only_warn)
     # Filling fresh memory would show reads of it; nothing here does, and it costs a pass.
     memory.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned)
         memory.fill_uninitialized_memory = filling
         torch.set_num_threads(threads)
 

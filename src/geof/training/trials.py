@@ -30,7 +30,8 @@ from geof.errors import (
 )
 from geof.methods.registry import load_plugin
 from geof.options import Count, Options
-from geof.training.config import RENAMED, RUN_KEYS, PretrainingConfig, RunConfig, values_of
+from geof.training.config import RENAMED, RUN_KEYS, RunConfig, values_of
+from geof.training.stages import PretrainingConfig
 from geof.training.tasks import SEEN_BY_TASKS, Task, build_task
 from geof.training.trainer import Result, Trainer, Watch
 

@@ -16,6 +16,7 @@ from geof.io import parse_words
 from geof.methods.interface import TaskKind
 from geof.methods.registry import get_method
 from geof.training.config import RENAMED, RUN_KEYS, RunConfig
+from geof.training.stages import UNDECISIVE
 from geof_paper.studies.compared import COMPARED
 
 Benchmark: TypeAlias = tuple[TaskKind, str]
@@ -211,8 +212,8 @@ def choose_rows(
 
 
 def _options(config: RunConfig) -> dict[str, Any]:
-    """Return what is chosen, apart from method, task, preset, data and split."""
-    given = {*RUN_KEYS, "data"} - {"folds"}
+    """Return what is chosen, apart from method, task, preset, data, split and device."""
+    given = {*RUN_KEYS, *UNDECISIVE, "data"} - {"folds"}
     return {key: value for key, value in config.tree().items() if key not in given}
 
 

@@ -172,7 +172,7 @@ def train(job: Job) -> Row:
 
 def digest_of(config: RunConfig) -> str:
     """Return a hash of everything that decides a run but the data."""
-    text = json.dumps([config.revision, config.to_dict()], sort_keys=True)
+    text = json.dumps([config.revision, config.decisive()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
