@@ -151,7 +151,7 @@ def test_the_slider_moves_ellipses_weights_and_determinants(visit):
     assert "start" in page.locator("#step-name").inner_text()
     start = settled(page, ".ellipse", "d")
     assert start == page.locator(".ghost").first.get_attribute("d")
-    assert "no neighbour has been weighed" in page.locator(".beside").inner_text()
+    assert "no neighbour has been weighed" in page.locator(".heard").inner_text()
     page.keyboard.press("End")
     assert settled(page, ".ellipse", "d") == before
     assert page.locator("#total-logdet").inner_text() == total
@@ -229,8 +229,8 @@ def test_graphs_are_chosen_and_their_nodes_clicked(visit):
 
 def test_links_have_curves_and_no_confusion(visit):
     page = visit("link")
-    assert page.get_by_label("ROC curve").count() == 1
-    assert page.get_by_label("Precision-recall curve").count() == 1
+    assert page.get_by_label("ROC curve", exact=True).count() == 1
+    assert page.get_by_label("Precision-recall curve", exact=True).count() == 1
     assert page.locator(".confusion").count() == 0
 
 
@@ -271,10 +271,9 @@ def test_printing_unfolds_everything(visit):
 
 
 @pytest.mark.parametrize("kind", [*RUNS, "results"])
-@pytest.mark.parametrize("width", [320, 375])
-def test_a_narrow_screen_needs_no_sideways_scrolling(kind, width, visit):
-    page = visit(kind, viewport={"width": width, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_a_narrow_screen_needs_no_sideways_scrolling(kind, visit):
+    page = visit(kind, viewport={"width": 375, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
 
 
 def test_what_is_wider_than_the_screen_says_so(visit):
@@ -294,26 +293,24 @@ def test_what_is_wider_than_the_screen_says_so(visit):
             assert "more-right" not in inside.get_attribute("class")
             assert "more-left" in inside.get_attribute("class")
     assert wide >= 1
-    page.set_viewport_size({"width": 2400, "height": 900})
-    page.wait_for_timeout(200)
-    assert page.locator(".cue:visible").count() == 0 or all(
-        one.evaluate("(e) => e.nextSibling.scrollWidth > e.nextSibling.clientWidth")
-        for one in page.locator(".cue:visible").all()
-    )
+    page = visit("gcn", viewport={"width": 1280, "height": 900})
+    assert page.locator("#scores .cue").count() >= 2
+    assert page.locator("#scores .cue:visible").count() == 0
 
 
 def test_the_column_under_the_map_is_used(visit):
     page = visit("node", viewport={"width": 1400, "height": 900})
-    places = {name: page.locator(name).bounding_box() for name in ("#map", "#geometry", ".beside")}
-    below = places[".beside"]
+    places = {name: page.locator(name).bounding_box() for name in ("#map", "#geometry", ".heard")}
+    below = places[".heard"]
     assert below["x"] == places["#map"]["x"]
     assert below["y"] >= places["#map"]["y"] + places["#map"]["height"] - 1
     assert below["x"] + below["width"] <= places["#geometry"]["x"]
-    # Neither column is much longer than the other.
-    left = below["y"] + page.locator(".beside > :last-child").bounding_box()["height"]
-    assert left > places["#geometry"]["y"] + places["#geometry"]["height"] / 2
+    # What is left empty at the end of the shorter column is less than the map is high.
+    left = page.locator(".heard > :last-child").bounding_box()
+    ends = left["y"] + left["height"], places["#geometry"]["y"] + places["#geometry"]["height"]
+    assert abs(ends[0] - ends[1]) < places["#map"]["height"]
     page.set_viewport_size({"width": 375, "height": 800})
-    tops = [page.locator(name).bounding_box()["y"] for name in ("#map", "#geometry", ".beside")]
+    tops = [page.locator(name).bounding_box()["y"] for name in ("#map", "#geometry", ".heard")]
     assert tops == sorted(tops)
 
 
@@ -351,17 +348,10 @@ def test_every_figure_can_be_downloaded(kind, visit, tmp_path):
         assert "var(" not in text  # what only the page's style sheet knows
         assert "color(" not in text
         assert "class=" not in text
-        shown = browser_draws(page, kept)
-        assert shown > 20, kept  # different colours: lines, words, marks
-
-
-def browser_draws(page, drawing: Path) -> int:
-    """Open a saved drawing by itself and return how many bytes per hundred its picture has."""
-    other = page.context.new_page()
-    other.goto(drawing.as_uri())
-    size = len(other.screenshot())
-    other.close()
-    return size // 100
+        size = [float(value) for value in drawing.get("viewBox").split()[2:]]
+        assert min(size) > 50
+        painted = [one for one in drawing.iter() if one.get("stroke", "none") != "none"]
+        assert painted
 
 
 def test_results_are_sorted_filtered_and_shown_in_detail(visit):

@@ -128,7 +128,7 @@ class GeometryView {
     this.facts = html("div", { class: "who" });
     this.neighbours = html("div");
     this.directions = html("div");
-    this.charts = html("div", { class: "pair" });
+    this.charts = html("div", { class: "pair close" });
     this.total = html("output", { id: "total-logdet" });
     this.title = html("h3", { id: "chosen", tabindex: -1 });
     this.ellipses = new BlockEllipses(this.data.blocks);
@@ -152,12 +152,12 @@ class GeometryView {
       html("div", { class: this.drawing ? "pair" : "" },
         this.drawing ? this.drawing.element : null,
         figure("Ellipses", this.caption(), this.ellipses.element)),
-      this.directions);
+      this.directions, this.charts);
   }
 
-  /** What stands under the map where there is room beside: neighbours and curves. */
-  rest() {
-    return html("div", { class: "beside" }, this.neighbours, this.charts);
+  /** What stands under the map where there is room: whom the node listens to. */
+  heard() {
+    return html("div", { class: "heard" }, this.neighbours);
   }
 
   picker() {
