@@ -50,7 +50,9 @@ def communities(nodes: int, seed: int = 0) -> Data:
     return Data(x=x, edge_index=edge_index, y=y)
 
 
-def accuracy(model: GeoF, readout: NodeReadout, data: Data, signature: Tensor, test: Tensor) -> float:
+def accuracy(
+    model: GeoF, readout: NodeReadout, data: Data, signature: Tensor, test: Tensor
+) -> float:
     """Return the share of right answers; the whole graph is never in memory at once."""
     model.eval()
     with torch.no_grad():
@@ -79,9 +81,7 @@ def main(nodes: int = 20_000, epochs: int = 2) -> float:
     )
     readout = NodeReadout(32, CLASSES)
     optimiser = torch.optim.Adam([*model.parameters(), *readout.parameters()], lr=0.01)
-    sampler = NeighbourSampler(
-        data.edge_index, nodes, [8, 8], batch_size=512, nodes=~test
-    )
+    sampler = NeighbourSampler(data.edge_index, nodes, [8, 8], batch_size=512, nodes=~test)
     for epoch in range(epochs):
         for batch in sampler.batches(epoch):
             h = model(data.x[batch.n_id], batch.edge_index, signature[batch.n_id])

@@ -77,7 +77,9 @@ def test_the_features_of_atoms_have_names():
     assert len(names) == len(set(names)) == sum(ATOM_SIZES)
     pytest.importorskip("rdkit")
     carbon, _, _, nitrogen = molecule_graph("CCC[NH3+]").x
-    said = [{name for name, one in zip(names, row, strict=True) if one} for row in (carbon, nitrogen)]
+    said = [
+        {name for name, one in zip(names, row, strict=True) if one} for row in (carbon, nitrogen)
+    ]
     assert said[0] >= {"element 6", "charge 0", "hydrogens 3", "hybridisation SP3", "aromatic no"}
     assert said[1] >= {"element 7", "charge 1", "degree 4", "in a ring no"}
 

@@ -62,7 +62,7 @@ def test_several_targets_have_a_mean_where_one_makes_sense():
     for shown, one, two in zip(table["mean"][2:], first, second, strict=True):
         assert float(shown.split()[0]) == pytest.approx((one + two) / 2, abs=0.01)
     numbers = Objective("regression", ("a", "b"))
-    assert target_scores(chance, y, numbers)["targets"]["mean"][2:4] == ["–", "–"]
+    assert target_scores(chance, y, numbers)["targets"]["mean"][2:4] == ["\u2013"] * 2
     alone = target_scores(chance[:, :1], y[:, :1], Objective("binary", ("a",)))["targets"]
     assert "mean" not in alone
 

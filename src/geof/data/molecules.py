@@ -142,7 +142,7 @@ def one_hot(codes: Tensor, sizes: Sequence[int]) -> Tensor:
 def atom_feature_names() -> tuple[str, ...]:
     """Return a name for each of the one-hot atom features, such as ``element 6`` for carbon."""
     worded = {"chirality": _CHIRALITY, "hybridisation": _HYBRIDISATION}
-    worded |= {name: ("no", "yes") for name in ("aromatic", "in a ring")}
+    worded |= dict.fromkeys(("aromatic", "in a ring"), ("no", "yes"))
     first = {"element": 1, "charge": -5}  # what the code 0 stands for
     names = []
     for field, size in zip(ATOM_FIELDS, ATOM_SIZES, strict=True):

@@ -2,9 +2,9 @@ r"""Models as ONNX: the operators of the step that ONNX lacks, written out in th
 
 ONNX has no Cholesky factor, no triangular solve and no stable sort. Blocks are small and their size
 :math:`m` is fixed, so factor and solve are written out column by column over all blocks at once; a
-retry with a larger jitter cannot depend on values there, so every jitter of the schedule is tried
-and each block takes the first that serves, which is what the operator does too. ``TopK`` keeps the
-order of equal entries by its definition.
+retry with a larger jitter cannot depend on values there, so all jitters of the schedule are tried
+at once and each block takes the first that serves, which is what the operator does too. ``TopK``
+keeps the order of equal entries by its definition.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def written_out_factor(matrix: Tensor) -> Tensor:
     Only the lower triangle is read.
     """
     size = matrix.size(-1)
-    columns: list[Tensor] = []
+    factor = matrix[..., :0]  # (..., m, columns so far)
     for j in range(size):
-        rest = matrix[..., j:, j]  # (..., m - j)
-        for earlier in columns:
-            rest = rest - earlier[..., j:] * earlier[..., j : j + 1]
+        rest = matrix[..., j:, j : j + 1]  # (..., m - j, 1)
+        if j:
+            rest = rest - factor[..., j:, :] @ factor[..., j : j + 1, :].mT
         # The root of a negative number is NaN, and zero makes NaN of what follows.
-        column = rest / rest[..., :1].sqrt()
-        columns.append(torch.nn.functional.pad(column, (j, 0)))
-    return torch.stack(columns, dim=-1)
+        column = torch.nn.functional.pad(rest / rest[..., :1, :].sqrt(), (0, 0, j, 0))
+        factor = torch.cat([factor, column], dim=-1) if j else column
+    return factor
 
 
 def written_out_solve(
@@ -52,13 +52,17 @@ def written_out_solve(
         )
         return turned.mT
     size = matrix.size(-1)
-    rows: dict[int, Tensor] = {}
+    known: Tensor | None = None  # (..., rows so far, k), in their order
     for i in reversed(range(size)) if upper else range(size):
-        rest = right[..., i, :]
-        for j, known in rows.items():
-            rest = rest - matrix[..., i, j : j + 1] * known
-        rows[i] = rest if unitriangular else rest / matrix[..., i, i : i + 1]
-    return torch.stack([rows[i] for i in range(size)], dim=-2)
+        row = right[..., i : i + 1, :]
+        if known is not None:
+            before = slice(i + 1, size) if upper else slice(0, i)
+            row = row - matrix[..., i : i + 1, before] @ known
+        if not unitriangular:
+            row = row / matrix[..., i : i + 1, i : i + 1]
+        pieces = [row] if known is None else [row, known] if upper else [known, row]
+        known = torch.cat(pieces, dim=-2)
+    return right if known is None else known
 
 
 def written_out_stabilised(
@@ -72,31 +76,24 @@ def written_out_stabilised(
     eye = torch.eye(matrix.size(-1), dtype=matrix.dtype, device=matrix.device)
     lower = matrix.tril().abs()
     size = (lower.sum(-1) + lower.tril(-1).sum(-2)).amax(-1)  # the largest row sum, (...)
-    largest = jitter * growth**retries
-    tried: list[tuple[Tensor, Tensor]] = []
-    for t in range(retries + 1):
-        factor = written_out_factor(matrix + jitter * growth**t * eye)
-        tried.append((factor, _sound(factor, torch.zeros_like(size))))
-    for relative in RELATIVE_JITTERS if rescue else ():
-        added = largest + relative * size
-        factor = written_out_factor(matrix + added[..., None, None] * eye)
-        tried.append((factor, _sound(factor, 0.5 * added)))
-    # Backwards, so that the first that serves is what remains.
-    found = eye.expand_as(matrix) if rescue else tried[-1][0]
-    attempt = torch.full_like(size, len(tried), dtype=torch.long)
-    for number in reversed(range(len(tried))):
-        factor, serves = tried[number]
-        found = torch.where(serves[..., None, None], factor, found)
-        attempt = torch.where(serves, number, attempt)
-    return found, attempt
-
-
-def _sound(factor: Tensor, least: Tensor) -> Tensor:
-    """Return which factors are finite with squared pivots of at least so much, ``(...)``."""
-    pivots = factor.diagonal(dim1=-2, dim2=-1)
+    fixed = [torch.full_like(size, jitter * growth**t) for t in range(retries + 1)]
+    relative = RELATIVE_JITTERS if rescue else ()
+    added = torch.stack([*fixed, *(fixed[-1] + part * size for part in relative)])  # (T, ...)
+    # Beyond the schedule a pivot far below the jitter is rounding alone.
+    least = torch.stack([*(torch.zeros_like(one) for one in fixed), *(0.5 * added[len(fixed) :])])
+    factors = written_out_factor(matrix.unsqueeze(0) + added[..., None, None] * eye)
+    pivots = factors.diagonal(dim1=-2, dim2=-1)
     # A comparison with NaN is false; an infinite pivot is no factor either.
     enough = (pivots > 0) & (pivots.square() >= least.unsqueeze(-1)) & (pivots < torch.inf)
-    return enough.all(-1)
+    serves = enough.all(-1)  # (T, ...)
+    # Backwards, so that the first that serves is what remains.
+    count = len(fixed) + len(relative)
+    found = eye.expand_as(matrix) if rescue else factors[-1]
+    attempt = torch.full_like(size, count, dtype=torch.long)
+    for number in reversed(range(count)):
+        found = torch.where(serves[number][..., None, None], factors[number], found)
+        attempt = torch.where(serves[number], number, attempt)
+    return found, attempt
 
 
 def _sorted_by_topk(
@@ -175,9 +172,10 @@ def export_onnx(
             f"Expected a model of operators that ONNX has (got {', '.join(sorted(left))}). Export "
             "the part that has none of them."
         )
-    written = torch.onnx.export(
-        program, dynamo=True, opset_version=OPSET, verbose=False, **options
-    )
+    # The optimiser goes through all nodes many times, and runtimes have their own.
+    options = {"optimize": False, "verbose": False, **options}
+    written = torch.onnx.export(program, dynamo=True, opset_version=OPSET, **options)
+    assert written is not None, "a program is what dynamo=True returns"
     if path is not None:
         written.save(path)
     return written

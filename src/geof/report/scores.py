@@ -81,7 +81,7 @@ def _mean_shown(metric: str, values: Sequence[float], binary: bool) -> str:
     """Return the mean over the targets a metric is defined for, where one makes sense."""
     defined = [value for value in values if value == value]
     if not defined or not (binary or metric == "r2"):
-        return "–"
+        return "\u2013"
     return metric_named(metric).shown(sum(defined) / len(defined))
 
 
@@ -132,8 +132,11 @@ def macro_average(counts: NDArray[np.int64]) -> dict[str, Any]:
 
     F1 is then the metric ``macro_f1``, and scikit-learn's.
     """
-    rows = [row for row, said in zip(per_class(counts), counts.sum(0), strict=True)
-            if row["count"] or said]
+    rows = [
+        row
+        for row, said in zip(per_class(counts), counts.sum(0), strict=True)
+        if row["count"] or said
+    ]
     means = {
         name: sum(row[name] or 0.0 for row in rows) / len(rows) if rows else None
         for name in ("precision", "recall", "f1")
