@@ -61,4 +61,5 @@ def _display(formula: str) -> str:
     lines = " ".join(formula.split())
     if "&" in lines:
         lines = rf"\begin{{align*}} {lines} \end{{align*}}"
-    return f"<div>{convert(lines, display='block')}</div>\n\n"
+    # On a phone a wide formula scrolls by itself, not the page.
+    return f'<div style="overflow-x: auto">{convert(lines, display="block")}</div>\n\n'

@@ -38,6 +38,38 @@ def test_tutorials_run(page, tmp_path, monkeypatch, capsys):
         assert 0 <= found["result"].test <= 100
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["own-tables", "large-graphs"])
+def test_tutorials_run_with_their_commands(name, tmp_path, monkeypatch, capsys):
+    """Python and commands one after another, as a reader would."""
+    from geof.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+    namespace: dict[str, object] = {}
+    commands = 0
+    for language, block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL):
+        if language == "python":
+            exec(block, namespace)
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("geof "):
+                assert main(shlex.split(line, comments=True)[1:]) == 0, line
+                commands += 1
+    assert commands >= 3
+    rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert len(rows) > 30
+
+
+def test_every_page_with_python_is_run_by_a_test():
+    run = {"README.md", "docs/large-graphs.md", "docs/training.md", "docs/estimators.md"}
+    run |= {"docs/pyg.md"}  # tests/test_examples.py
+    run |= {"docs/own-data.md"}  # tests/data/test_tables.py
+    run |= {str(page.relative_to(ROOT)) for page in TUTORIALS}
+    shown = {str(page.relative_to(ROOT)) for page in PAGES if "```python" in page.read_text()}
+    assert shown <= run
+
+
 def test_large_graph_examples_run_one_after_another(capsys):
     namespace = run_blocks(ROOT / "docs" / "large-graphs.md")
     assert namespace["whole"].allclose(namespace["pieces"], atol=1e-4)

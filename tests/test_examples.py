@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -30,6 +32,60 @@ def example(path: str) -> ModuleType:
 def test_a_loop_of_ones_own(capsys):
     assert example("pyg_loop.py").main(epochs=12) > 0.8
     assert "epoch 10" in capsys.readouterr().out
+
+
+def test_own_tables_become_predictions(tmp_path, capsys):
+    assert example("own_tables.py").main(tmp_path, epochs=8) > 50
+    rows = list(csv.reader((tmp_path / "predictions.csv").open(newline="")))
+    assert rows[0] == ["id", "club", "probability"]
+    assert len(rows) == 201  # those without a known club too
+    assert rows[-1][1].startswith("club ")
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 9
+
+
+def test_a_grid_search(capsys):
+    assert example("grid_search.py").main(epochs=3) > 0.5
+    assert "options.steps" in capsys.readouterr().out
+
+
+def test_molecules(capsys):
+    pytest.importorskip("rdkit")
+    assert example("molecules.py").main(epochs=6) < 6
+    assert "CCCCCCO: " in capsys.readouterr().out
+
+
+def test_a_large_graph(capsys):
+    assert example("large_graph.py").main(nodes=1500, epochs=1) > 0.3
+    told = capsys.readouterr().out
+    assert "standard error" in told
+    assert "signatures: 1 of 1" in told
+
+
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_small_and_tell_nothing_of_a_machine(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 150_000
+    assert not re.search(r"/(home|root|tmp|work|usr|opt)/|site-packages", text)
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    for number, cell in enumerate(cells, start=1):
+        assert cell["execution_count"] == number  # stored as run from top to bottom
+        assert all(output["output_type"] != "error" for output in cell["outputs"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(path, tmp_path):
+    nbformat, nbclient = (pytest.importorskip(name) for name in ("nbformat", "nbclient"))
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("matplotlib")
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=900, resources=where).execute()
 
 
 @pytest.mark.slow

@@ -94,6 +94,20 @@ def test_npz_round_trip(path, layout):
     same(from_npz(path), first)
 
 
+def test_names_of_features_are_kept_and_change_no_number(path):
+    base = {"x": X, "edge_index": EDGES, "y": Y}
+    plain = from_npz(save(path, **base))
+    assert plain.feature_names is None
+    named = from_npz(save(path, **base, feature_names=np.array(["height", "weight <kg>"])))
+    assert named.feature_names == ("height", "weight <kg>")
+    assert named.content_hash == plain.content_hash
+    assert named.notes == plain.notes
+    to_npz(named, path)
+    assert from_npz(path).feature_names == named.feature_names
+    with pytest.raises(ShapeError, match="Expected 2 entries under 'feature_names'"):
+        from_npz(save(path, **base, feature_names=np.array(["height"])))
+
+
 def test_npz_round_trip_of_one_node_without_edges_and_labels(path):
     first = from_pyg(Data(x=torch.ones(1, 1), edge_index=torch.empty(2, 0).long()))
     to_npz(first, path)
@@ -200,6 +214,7 @@ def test_networkx_round_trip_keeps_names():
     )
     assert read.name == "mine"
     assert read.node_ids == ("é", "7", "('x', 1)")
+    assert read.feature_names == ("size", "vector[0]", "vector[1]")
     assert read.graph.x.tolist() == [[1, 1, 2], [2.5, 0, 0], [0, 1, 1]]
     assert read.graph.edge_index.tolist() == BOTH
     assert read.graph.y.tolist() == [0, 1, -1]

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from geof.data.molecules import ATOM_SIZES, BOND_SIZES, parse_smiles, read_molecules
+from geof.data.molecules import (
+    ATOM_SIZES,
+    BOND_SIZES,
+    atom_feature_names,
+    molecule_graph,
+    parse_smiles,
+    read_molecules,
+)
 from geof.errors import ConfigError, DataError
 
 has_rdkit = importlib.util.find_spec("rdkit") is not None
@@ -65,6 +72,18 @@ def test_codes_equal_those_of_ogb():
 
 
 @needs_rdkit
+def test_the_features_of_atoms_have_names():
+    names = atom_feature_names()
+    assert len(names) == len(set(names)) == sum(ATOM_SIZES)
+    pytest.importorskip("rdkit")
+    carbon, _, _, nitrogen = molecule_graph("CCC[NH3+]").x
+    said = [
+        {name for name, one in zip(names, row, strict=True) if one} for row in (carbon, nitrogen)
+    ]
+    assert said[0] >= {"element 6", "charge 0", "hydrogens 3", "hybridisation SP3", "aromatic no"}
+    assert said[1] >= {"element 7", "charge 1", "degree 4", "in a ring no"}
+
+
 @pytest.mark.parametrize("smiles", ["C1CC", "c1cccc1", "", "hello"])
 def test_what_cannot_be_parsed_is_none_and_silent(smiles, capfd):
     assert parse_smiles(smiles) is None

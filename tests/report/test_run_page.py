@@ -6,17 +6,20 @@ import json
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
 
-from geof.cli import build_parser
+from geof.cli import build_parser, main
 from geof.cli.report import _own_data
+from geof.data.molecules import ATOM_FIELDS
 from geof.errors import ConfigError, DataError
 from geof.report import run_views as views_module
 from geof.report.drawing import positions
 from geof.report.run_page import read_metrics, run_page
 from geof.report.run_views import Wanted
 from geof.training.predict import Run, evaluate_part, part_predictions, stored_task
+from tests.cli.conftest import QUICK
 from tests.report.runs import COLUMN, name
 
 
@@ -83,6 +86,19 @@ def test_all_nodes_of_a_small_graph(runs):
         inside = {int(key) for key, entry in page["names"].items() if entry[4] == part}
         assert inside == set(getattr(task.split, part).tolist())
     assert list(page["geometry"]["features"].values()) == [COLUMN]
+
+
+def test_features_of_arrays_and_of_atoms_have_their_names(runs, tmp_path):
+    arrays = tmp_path / "graph.npz"
+    y = np.arange(40) % 2
+    ring = np.stack([np.arange(40), (np.arange(40) + 2) % 40])
+    x = np.random.default_rng(0).normal(size=(40, 2)) + y[:, None]
+    np.savez(arrays, x=x, edge_index=ring, y=y, feature_names=np.array([COLUMN, "weight"]))
+    assert main(["train", "--npz", str(arrays), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert page_of(tmp_path / "run")["geometry"]["features"] == {"0": COLUMN, "1": "weight"}
+    atoms = page_of(runs("graph"))["geometry"]["features"].values()
+    assert atoms
+    assert all(name.split()[0] in {*" ".join(ATOM_FIELDS).split()} for name in atoms)
 
 
 def test_a_sample_of_a_large_graph_is_said_and_holds_what_was_asked_for(runs, monkeypatch):

@@ -13,7 +13,9 @@ from sklearn.metrics import (
 )
 
 from geof.report.drawing import plane
-from geof.report.scores import BINS, CURVE_POINTS, class_scores, link_scores
+from geof.report.scores import BINS, CURVE_POINTS, class_scores, link_scores, target_scores
+from geof.training.metrics import class_metric
+from geof.training.objective import Objective
 
 
 def draws(rows: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,6 +36,35 @@ def test_confusion_and_classes():
         assert [one[name] for one in found["per_class"]] == pytest.approx(values.tolist())
     assert found["accuracy"] == pytest.approx(float((said == label).double().mean()))
     assert "ranking" not in found
+
+
+def test_macro_averages_are_those_of_scikit_learn_and_of_the_metric():
+    chance, label = draws(60, 5)
+    label[label == 3] = 2  # never occurs; may be predicted
+    chance[:, 4] = 0  # never predicted
+    found = class_scores(chance, label, list("abcde"))["macro"]
+    wanted = precision_recall_fscore_support(
+        label, chance.argmax(1), average="macro", zero_division=0
+    )
+    assert [found[name] for name in ("precision", "recall", "f1")] == pytest.approx(wanted[:3])
+    assert 100 * found["f1"] == pytest.approx(class_metric("macro_f1", chance.log(), label))
+    assert found["count"] == 60
+    nothing = class_scores(chance[:0], label[:0], list("abcde"))["macro"]
+    assert nothing == {"precision": None, "recall": None, "f1": None, "count": 0}
+
+
+def test_several_targets_have_a_mean_where_one_makes_sense():
+    y = torch.tensor([[0.0, 1.0], [1.0, float("nan")], [0.0, 0.0], [1.0, 1.0]])
+    chance = torch.tensor([[0.1, 0.8], [0.7, 0.5], [0.6, 0.1], [0.8, 0.3]])
+    table = target_scores(chance, y, Objective("binary", ("a", "b")))["targets"]
+    first, second = ([float(cell.split()[0]) for cell in row[2:]] for row in table["rows"])
+    assert table["mean"][:2] == ["Macro average", "7"]
+    for shown, one, two in zip(table["mean"][2:], first, second, strict=True):
+        assert float(shown.split()[0]) == pytest.approx((one + two) / 2, abs=0.01)
+    numbers = Objective("regression", ("a", "b"))
+    assert target_scores(chance, y, numbers)["targets"]["mean"][2:4] == ["\u2013"] * 2
+    alone = target_scores(chance[:, :1], y[:, :1], Objective("binary", ("a",)))["targets"]
+    assert "mean" not in alone
 
 
 def test_a_class_that_never_occurs_has_no_recall():

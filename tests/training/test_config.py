@@ -178,7 +178,7 @@ def test_splits_that_do_not_exist():
         for split in ("first", "-1", "1.5"):
             with pytest.raises(ConfigError, match="'--split' to be a number from 0"):
                 build(kind, data, split)
-    with pytest.raises(ConfigError, match="ogbg-molhiv for '--split scaffold'"):
+    with pytest.raises(ConfigError, match="ogbg-molhiv for split 'scaffold'"):
         build("graph", graph_set(), "scaffold")
 
 

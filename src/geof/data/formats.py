@@ -53,7 +53,7 @@ from geof.io import write_atomically
 
 _MATRIX_PARTS = ("data", "indices", "indptr", "shape")
 _NPZ_KEYS = {"x", "edge_index", "y", "labels", "class_names", "node_ids", "node_names"}
-_NPZ_KEYS |= {"target_kind", "target_names", "directed"}
+_NPZ_KEYS |= {"target_kind", "target_names", "directed", "feature_names"}
 _NPZ_KEYS |= {f"{matrix}_{part}" for matrix in ("attr", "adj") for part in _MATRIX_PARTS}
 _EDGE_KEYS = {"edge_attr", "edge_weight"}
 _TYPE_KEYS = ("node_type", "edge_type")
@@ -72,8 +72,9 @@ def from_npz(
     * ``edge_index``, ``(2, E)``, or a CSR matrix in ``adj_*`` with no value but one;
     * optionally ``y`` or ``labels``, ``(n,)``: whole numbers (-1: none) or strings; floats or
       several columns ``(n, T)`` for other targets, NaN where one is missing;
-    * optionally ``class_names`` of the classes 0, 1, ... in ``y``; ``node_ids``; what
-      :func:`to_npz` writes of other targets and of direction;
+    * optionally ``class_names`` of the classes 0, 1, ... in ``y``; ``node_ids``; ``feature_names``
+      of the columns of ``x``, which reports show; what :func:`to_npz` writes of other targets and
+      of direction;
     * with ``edge_columns="use"``: ``edge_weight``, ``(E,)`` (or the values of ``adj_*``), and
       ``edge_attr``, ``(E, columns)``, whole numbers for categories and others for numbers. Columns
       of both kinds are floats, with the sizes of the categories, which come first, in
@@ -158,7 +159,10 @@ def _graph_of(
         targets=found.facts,
         carried=carried,
     )
-    return replace(graph, aside={key: _column(arrays[key], x.size(0), key) for key in aside})
+    beside = {key: _column(arrays[key], x.size(0), key) for key in aside}
+    called = arrays.get("feature_names")
+    features = None if called is None else _column(called, x.size(1), "feature_names")
+    return replace(graph, aside=beside, feature_names=features)
 
 
 def to_npz(graph: NodeGraph, path: str | PathLike[str]) -> None:
@@ -179,7 +183,8 @@ def to_npz(graph: NodeGraph, path: str | PathLike[str]) -> None:
     if graph.edge_sizes is not None and graph.edge_sizes.categories:
         arrays["edge_categories"] = np.array(graph.edge_sizes.categories)
     class_names = graph.class_names if graph.targets.kind == "classes" else None
-    for key, names in (("class_names", class_names), ("node_ids", graph.node_ids)):
+    texts = {"class_names": class_names, "node_ids": graph.node_ids}
+    for key, names in (texts | {"feature_names": graph.feature_names}).items():
         if names is not None:
             arrays[key] = np.array(names, dtype=str)
             if arrays[key].tolist() != list(names):
@@ -235,7 +240,7 @@ def from_networkx(
     found = read_labels(_attribute_labels(given) if label else None, len(index), options)
     if found.facts.kind != "classes" and label:
         found = found._replace(facts=TargetFacts(found.facts.kind, (label,)))
-    return node_graph(
+    read = node_graph(
         name,
         finite_features(x, "the NetworkX graph"),
         edge_index,
@@ -247,6 +252,12 @@ def from_networkx(
         keep_direction=options.get("directed", False) and graph.is_directed(),
         targets=found.facts,
     )
+    called = [
+        feature if part.shape[1] == 1 else f"{feature}[{place}]"
+        for feature, part in zip(features, parts, strict=True)
+        for place in range(part.shape[1])
+    ]
+    return replace(read, feature_names=tuple(called) or None)
 
 
 def from_pyg(

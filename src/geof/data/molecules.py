@@ -33,6 +33,12 @@ ATOM_SIZES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 """Sizes of OGB's vocabularies: atomic number, chirality, degree, charge, hydrogens, radical
 electrons, hybridisation, aromatic, in a ring. All but the last two end with "anything else"."""
 
+ATOM_FIELDS = (
+    *("element", "chirality", "degree", "charge", "hydrogens", "radical electrons"),
+    *("hybridisation", "aromatic", "in a ring"),
+)
+"""What the codes of an atom are, in the order of :data:`ATOM_SIZES`."""
+
 BOND_SIZES = (5, 6, 2)
 """Sizes of OGB's vocabularies: kind, stereo, conjugated."""
 
@@ -131,6 +137,18 @@ def one_hot(codes: Tensor, sizes: Sequence[int]) -> Tensor:
     offset = torch.tensor([0, *sizes[:-1]]).cumsum(0)
     wide = torch.zeros(codes.size(0), sum(sizes))
     return wide.scatter_(1, codes.long() + offset, 1.0)
+
+
+def atom_feature_names() -> tuple[str, ...]:
+    """Return a name for each of the one-hot atom features, such as ``element 6`` for carbon."""
+    worded = {"chirality": _CHIRALITY, "hybridisation": _HYBRIDISATION}
+    worded |= dict.fromkeys(("aromatic", "in a ring"), ("no", "yes"))
+    first = {"element": 1, "charge": -5}  # what the code 0 stands for
+    names = []
+    for field, size in zip(ATOM_FIELDS, ATOM_SIZES, strict=True):
+        words = worded.get(field) or [str(first.get(field, 0) + code) for code in range(size - 1)]
+        names += [f"{field} {word}" for word in [*words, "other"][:size]]
+    return tuple(names)
 
 
 def molecule_graph(smiles: str) -> Data | None:
@@ -240,7 +258,8 @@ def read_molecules(
     notes = _notes(table, invalid, {smiles, *labels, id_column, *aside})
     said = [*found.notes, *notes]
     read = graph_set(Path(file).stem, graphs, found.y, found.class_names, ids, said, found.facts)
-    return replace(read, aside={given if name == smiles else name: beside[name] for name in beside})
+    found_aside = {given if name == smiles else name: beside[name] for name in beside}
+    return replace(read, aside=found_aside, feature_names=atom_feature_names())
 
 
 def smiles_column(table: Table, name: str = "smiles") -> str:

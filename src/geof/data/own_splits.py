@@ -96,11 +96,19 @@ def own_split(
     if how not in ("scaffold", "column", "group", "time") or (how == "scaffold") == bool(name):
         raise ConfigError(f"Expected '--split' to be {FORMS} (got {split!r}).")
     (column,) = split_columns(split)
+    if column == SMILES and "smiles" in data.aside:
+        column = "smiles"  # as who reads a table in Python calls it
     if column not in data.aside:
-        what = "a table of SMILES (--molecules) or ogbg-molhiv"
+        what = (
+            "a table of SMILES (--molecules; in Python read_molecules(..., aside=['smiles'])) or "
+            "ogbg-molhiv"
+        )
         if column != SMILES:
-            what = f"data of your own with the column {column!r}"
-        raise ConfigError(f"Expected {what} for '--split {split}' (got '{data.name}').")
+            what = (
+                f"data of your own with the column {column!r} (in Python set aside by its reader, "
+                f"aside=[{column!r}])"
+            )
+        raise ConfigError(f"Expected {what} for split {split!r} (got '{data.name}').")
     cells, ids = data.aside[column], _identifiers(data)
     if how == "column":
         return _build(_words(cells, ids, column), rows, kind, f"column {column}")

@@ -91,6 +91,7 @@ class NodeGraph:
         directed: Whether edges have kept their direction.
         aside: Columns that a split goes by and that are no features, by name.
         edge_sizes: What its edges carry to a method; ``None`` for nothing.
+        feature_names: What the columns of ``x`` are called, where that is known; for reports.
     """
 
     name: str
@@ -103,6 +104,7 @@ class NodeGraph:
     directed: bool = False
     aside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     edge_sizes: EdgeSizes | None = None
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -132,6 +134,7 @@ class GraphSet:
         directed: Whether edges have kept their direction.
         aside: Columns that a split goes by and that are no features, by name.
         edge_sizes: What their edges carry to a method; ``None`` for nothing, whatever they have.
+        feature_names: What the columns of ``x`` are called, where that is known; for reports.
     """
 
     name: str
@@ -144,6 +147,7 @@ class GraphSet:
     directed: bool = False
     aside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     edge_sizes: EdgeSizes | None = None
+    feature_names: tuple[str, ...] | None = None
 
     @property
     def num_classes(self) -> int:

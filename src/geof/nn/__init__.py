@@ -5,6 +5,7 @@ from geof.nn.atlas import PrototypeAtlas
 from geof.nn.controller import CorrectionController
 from geof.nn.edges import EdgeEncoder
 from geof.nn.geof import GeoF, evolve_in_pieces
+from geof.nn.onnx import export_onnx
 from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
 from geof.nn.step import FrameTransport, GeoFConv, Recurrence
 from geof.nn.trace import (
@@ -34,5 +35,6 @@ __all__ = [
     "decompose_moment",
     "evolve_coordinates",
     "evolve_in_pieces",
+    "export_onnx",
     "geometry_change",
 ]

@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-SCRIPTS = ("dom", "charts", "tables", "scores", "map", "geometry", "run")
+SCRIPTS = ("dom", "save", "charts", "tables", "scores", "map", "geometry", "run")
 """The parts of the script, in the order in which they are put together; ``page`` comes last."""
 
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}

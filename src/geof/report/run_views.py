@@ -15,7 +15,7 @@ from torch import Tensor
 
 from geof.data.batching import PackedGraphs
 from geof.data.columns import ColumnEncoder
-from geof.data.records import GraphSet
+from geof.data.records import GraphSet, NodeGraph
 from geof.draws import raw_permutation, raw_stream
 from geof.errors import ConfigError, nearest
 from geof.methods.geof import GeoFEncoder
@@ -121,7 +121,7 @@ def _node_views(
         "classes": list(data.class_names),
         "names": _names(sorted(seen), ids, data.graph.y, predicted, _parts(task)),
         "map": _map("nodes", vectors[chosen], chosen, which, wanted.map),
-        "geometry": _geometry(run, "nodes", which, scopes),
+        "geometry": _geometry(run, data, which, scopes),
         "first": asked[0] if asked else None,
     }
 
@@ -143,7 +143,7 @@ def _graph_views(run: Run, task: GraphTask, part: AnyPart, wanted: Wanted) -> di
         "classes": list(data.class_names),
         "names": names,
         "map": _map("graphs", vectors, shown, about, wanted.map),
-        "geometry": _geometry(run, "graphs", which, scopes),
+        "geometry": _geometry(run, data, which, scopes),
         "first": asked[0] if asked else None,
     }
 
@@ -209,15 +209,17 @@ def _scope(geof: GeoF, state: GeoFState, nodes: Sequence[int]) -> dict[str, Any]
 
 
 def _geometry(
-    run: Run, unit: str, which: str, scopes: Sequence[Mapping[str, Any]]
+    run: Run, data: NodeGraph | GraphSet, which: str, scopes: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     geof = _geof(run)
     if geof is None or not scopes:
         return None
     used = {f for s in scopes for n in s["nodes"] for b in n["features"] for d in b for f in d}
-    named = run.schema.feature_names if isinstance(run.schema, ColumnEncoder) else None
+    named = data.feature_names
+    if isinstance(run.schema, ColumnEncoder):
+        named = run.schema.feature_names
     return {
-        "of": unit,
+        "of": "graphs" if isinstance(data, GraphSet) else "nodes",
         "which": which,
         "steps": geof.steps,
         "blocks": geof.blocks,

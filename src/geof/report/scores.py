@@ -36,6 +36,7 @@ def class_scores(probability: Tensor, label: Tensor, class_names: Sequence[str])
         "classes": list(class_names),
         "confusion": counts.tolist(),
         "per_class": per_class(counts),
+        "macro": macro_average(counts),
         "accuracy": float((chosen == truth).mean()) if len(truth) else None,
     }
     if len(class_names) == 2:
@@ -69,7 +70,19 @@ def target_scores(values: Tensor, y: Tensor, objective: Objective) -> dict[str, 
         ]
         for i, name in enumerate(objective.names)
     ]
-    return {"rows": len(y), "targets": {"heading": ["Target", "Known", *names], "rows": rows}}
+    table: dict[str, Any] = {"heading": ["Target", "Known", *names], "rows": rows}
+    if len(rows) > 1:  # numbers of different units have no mean but that of R²
+        meant = [_mean_shown(m, c, binary) for m, c in zip(names, columns, strict=True)]
+        table["mean"] = ["Macro average", str(sum(known)), *meant]
+    return {"rows": len(y), "targets": table}
+
+
+def _mean_shown(metric: str, values: Sequence[float], binary: bool) -> str:
+    """Return the mean over the targets a metric is defined for, where one makes sense."""
+    defined = [value for value in values if value == value]
+    if not defined or not (binary or metric == "r2"):
+        return "\u2013"
+    return metric_named(metric).shown(sum(defined) / len(defined))
 
 
 def _shown(metric: str, value: float) -> str:
@@ -112,6 +125,23 @@ def per_class(counts: NDArray[np.int64]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def macro_average(counts: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the mean over the classes that occur or are predicted, undefined values as 0.
+
+    F1 is then the metric ``macro_f1``, and scikit-learn's.
+    """
+    rows = [
+        row
+        for row, said in zip(per_class(counts), counts.sum(0), strict=True)
+        if row["count"] or said
+    ]
+    means = {
+        name: sum(row[name] or 0.0 for row in rows) / len(rows) if rows else None
+        for name in ("precision", "recall", "f1")
+    }
+    return {**means, "count": int(counts.sum())}
 
 
 def ranking(score: NDArray[Any], truth: NDArray[Any], positive: str) -> dict[str, Any] | None:

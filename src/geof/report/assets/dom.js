@@ -60,22 +60,38 @@ function section(id, title, ...children) {
     html("h2", { id: `${id}-title` }, title), ...children);
 }
 
-function figure(caption, ...children) {
-  return html("figure", {}, ...children, html("figcaption", {}, caption));
+/** A figure; what it is called names the file it can be saved to. */
+function figure(name, caption, ...children) {
+  return savable(name, html("figure", {}, ...children, html("figcaption", {}, caption)));
 }
 
 /** A figure whose caption is its title, and stands above it. */
 function titled(title, ...children) {
-  return html("figure", {}, html("figcaption", { class: "title" }, title), ...children);
+  return savable(title,
+    html("figure", {}, html("figcaption", { class: "title" }, title), ...children));
 }
 
 function folded(summary, ...children) {
   return html("details", {}, html("summary", {}, summary), ...children);
 }
 
+/** What may be wider than the screen: it scrolls by itself, and says so where there is more. */
 function scrolling(label, ...children) {
-  return html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+  const inside = html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
     ...children);
+  const cue = html("p", { class: "cue", "aria-hidden": "true", hidden: true },
+    "Wider than the screen: swipe or scroll sideways \u2192");
+  const look = () => {
+    const hidden = inside.scrollWidth - inside.clientWidth;
+    cue.toggleAttribute("hidden", hidden <= 1);
+    inside.classList.toggle("more-left", inside.scrollLeft > 1);
+    inside.classList.toggle("more-right", inside.scrollLeft < hidden - 1);
+  };
+  inside.addEventListener("scroll", look, { passive: true });
+  const watch = new ResizeObserver(look);
+  watch.observe(inside);
+  children.flat(Infinity).forEach((child) => { if (child instanceof Element) watch.observe(child); });
+  return html("div", { class: "scroller" }, cue, inside);
 }
 
 /** A list of names and values; values may be nested. */

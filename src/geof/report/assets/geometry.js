@@ -95,7 +95,7 @@ class GraphDrawing {
       r: points.length > 60 ? 4 : 6, class: "vertex", "data-key": point.key }));
     this.plot.append(...this.lines, ...this.marks);
     this.field = new PointField(this.plot, points, (key) => `node ${key}`, select);
-    this.element.replaceChildren(figure(`Nodes are placed ${scope.how}; the fuller their colour, the `
+    this.element.replaceChildren(figure("Graph", `Nodes are placed ${scope.how}; the fuller their colour, the `
       + "larger their log det at this step. Lines into the chosen node are as wide as their weight.",
     this.plot, this.field.output));
   }
@@ -128,7 +128,7 @@ class GeometryView {
     this.facts = html("div", { class: "who" });
     this.neighbours = html("div");
     this.directions = html("div");
-    this.charts = html("div", { class: "pair" });
+    this.charts = html("div", { class: "pair close" });
     this.total = html("output", { id: "total-logdet" });
     this.title = html("h3", { id: "chosen", tabindex: -1 });
     this.ellipses = new BlockEllipses(this.data.blocks);
@@ -151,8 +151,13 @@ class GeometryView {
         this.stepName, html("span", { class: "total" }, "log det of all blocks ", this.total)),
       html("div", { class: this.drawing ? "pair" : "" },
         this.drawing ? this.drawing.element : null,
-        figure(this.caption(), this.ellipses.element)),
-      this.neighbours, this.directions, this.charts);
+        figure("Ellipses", this.caption(), this.ellipses.element)),
+      this.directions, this.charts);
+  }
+
+  /** What stands under the map where there is room: whom the node listens to. */
+  heard() {
+    return html("div", { class: "heard" }, this.neighbours);
   }
 
   picker() {
@@ -313,9 +318,9 @@ class GeometryView {
       points: steps(node.logdet.map((row) => sum(row) / row.length), 0) };
     const whole = this.drawing ? "whole graph" : "all nodes";
     return [
-      figure("log det L of each block (thin) and their mean.", lineChart({ title: "log det by step",
-        xLabel: "step", yLabel: "log det L", wholeX: true, mark, series: [...blocks, mean] })),
-      figure("D_Z: how far the coordinates of a block moved in a step, on average over blocks (and "
+      figure("log det by step", "log det L of each block (thin) and their mean.",
+        lineChart({ title: "log det by step", xLabel: "step", yLabel: "log det L", wholeX: true, mark, series: [...blocks, mean] })),
+      figure("Geometry change by step", "D_Z: how far the coordinates of a block moved in a step, on average over blocks (and "
         + "nodes).",
         lineChart({ title: "Geometry change by step", xLabel: "step", yLabel: "D_Z", wholeX: true,
           xRange: [0, data.steps], mark: step ? mark : null, series: [

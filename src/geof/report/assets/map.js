@@ -171,7 +171,8 @@ class StateMap {
       html("form", { class: "controls", submit: find },
         html("label", { for: "search" }, `Find a ${this.what}`), input,
         html("button", { type: "submit" }, "Show"), message),
-      mapLegend(page, this.labels), this.plot, this.field.output,
+      savable("Map of states", html("figure", {}, mapLegend(page, this.labels), this.plot,
+        this.field.output)),
       html("p", { class: "help", id: "map-help" }, "Point at or click a mark; or focus the map, move "
         + "with the arrow keys to the nearest point in that direction, and press Enter."));
   }

@@ -40,7 +40,8 @@ function main() {
     html("h1", {}, named(page.title), state)), themeButton());
   document.getElementById("main").append(...parts,
     ...(explored.length ? [html("div", { class: "explore" }, explored)] : []));
-  const links = [...parts, ...explored].map((part) => html("li", {},
+  const sections = [...parts, ...explored].filter((part) => part.id);
+  const links = sections.map((part) => html("li", {},
     html("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
   document.getElementById("contents").append(html("ul", {}, links));
   document.getElementById("foot").append(

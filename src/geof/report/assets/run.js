@@ -83,6 +83,6 @@ function runPage(page) {
     const start = page.geometry.of === "graphs" ? scope.key : scope.nodes[0].node;
     view.open(page.first === null ? start : page.first);
   }
-  const explored = [map && map.element, view && view.element].filter(Boolean);
+  const explored = [map && map.element, view && view.element, view && view.heard()].filter(Boolean);
   return { parts, explored };
 }

@@ -9,7 +9,7 @@ function confusionMatrix(scores) {
     return html("tr", {}, html("th", { scope: "row" }, named(classes[i])),
       counts.map((count) => confusionCell(count, total)));
   });
-  return figure(
+  return figure("Confusion matrix",
     "Counts; the shade and the small number are the share of the row, that is of the true class.",
     scrolling("Confusion matrix", html("table", { class: "confusion" },
       html("thead", {}, header), html("tbody", {}, rows))));
@@ -17,7 +17,7 @@ function confusionMatrix(scores) {
 
 function confusionCell(count, total) {
   const share = total ? count / total : 0;
-  const cell = html("td", { class: share > 0.55 ? "deep" : null }, String(count),
+  const cell = html("td", { class: share > 0.55 ? "deep" : null, "data-value": count }, String(count),
     html("small", {}, total ? percent(share, 0) : "–"));
   cell.style.setProperty("--share", `${(100 * share).toFixed(1)}%`);
   return cell;
@@ -26,14 +26,18 @@ function confusionCell(count, total) {
 function perClassTable(scores) {
   const rows = scores.per_class.map((one, i) => [named(scores.classes[i]), percent(one.precision),
     percent(one.recall), percent(one.f1), compact(one.count)]);
+  const macro = scores.macro;
+  rows.push(["Macro average", percent(macro.precision), percent(macro.recall), percent(macro.f1),
+    compact(macro.count)]);
   return scrolling("Every class", table("Every class",
-    ["Class", "Precision", "Recall", "F1", "Rows"], rows, { class: "numbers" }));
+    ["Class", "Precision", "Recall", "F1", "Rows"], rows, { class: "numbers averaged" }));
 }
 
 function targetTable(targets) {
   const rows = targets.rows.map(([name, ...values]) => [named(name), ...values]);
+  if (targets.mean) rows.push(targets.mean);
   return scrolling("Every target", table("Every target", targets.heading, rows,
-    { class: "numbers" }));
+    { class: targets.mean ? "numbers averaged" : "numbers" }));
 }
 
 function curveNote(curve) {
@@ -53,9 +57,9 @@ function rankingCurves(ranking) {
       { name: "chance", points: base, style: "chance", quiet: true }] });
   const positive = html("span", {}, "Positive: ", named(ranking.positive), ". ");
   return html("div", { class: "pair" },
-    figure(html("span", {}, positive, `Area ${percent(ranking.roc_auc, 2)}.${curveNote(ranking.roc)}`),
+    figure("ROC curve", html("span", {}, positive, `Area ${percent(ranking.roc_auc, 2)}.${curveNote(ranking.roc)}`),
       roc),
-    figure(`Average precision ${percent(ranking.average_precision, 2)}; `
+    figure("Precision-recall curve", `Average precision ${percent(ranking.average_precision, 2)}; `
       + `by chance ${percent(ranking.share)}.${curveNote(ranking.pr)}`, pr));
 }
 
@@ -92,7 +96,7 @@ function calibrationFigure(calibration) {
     `${(i / calibration.bins.length).toFixed(1)} – ${((i + 1) / calibration.bins.length).toFixed(1)}`,
     compact(bin.count), decimals(bin.confidence), decimals(bin.right)]);
   return html("div", { class: "pair" },
-    figure(`Expected calibration error ${percent(calibration.error, 2)}: ${calibration.of}. `
+    figure("Reliability diagram", `Expected calibration error ${percent(calibration.error, 2)}: ${calibration.of}. `
       + "Dots lie on the dashed line where probabilities can be taken at their word.",
     reliability(calibration)),
     scrolling("Bins of the diagram", table("Bins of the diagram",

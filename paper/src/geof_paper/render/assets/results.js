@@ -74,8 +74,8 @@ function study(one, number, rule) {
     one.table ? comparedTable(one.table) : null,
     one.table && one.table.caption && one.table.caption !== one.text
       ? html("p", { class: "help" }, named(one.table.caption)) : null,
-    one.figure ? html("figure", {},
-      html("img", { src: one.figure, alt: `Figure: ${one.title}` })) : null,
+    one.figure ? savable(one.title, html("figure", {},
+      html("img", { src: one.figure, alt: `Figure: ${one.title}` }))) : null,
     one.command ? html("p", {}, html("code", {}, named(one.command))) : null,
     folded("Versions and machine", tree({ Versions: one.versions, Machine: one.machine })));
 }
