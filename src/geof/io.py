@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -95,6 +96,30 @@ def remove_abandoned(folder: Path, name: re.Pattern[str]) -> None:
         for path in [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]:
             with suppress(OSError), _held_by_nobody(path):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def temporary_folder(folder: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new folder in ``folder``, held, and removed at the end.
+
+    One whose process was killed is removed when the next is made.
+    """
+    remove_abandoned(folder, re.compile(rf"{re.escape(prefix)}.*"))
+    while True:
+        path = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
+        try:
+            handle = None if fcntl is None else os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for abandoned: nobody held it yet
+            continue
+        if handle is None or hold(handle, path):
+            break
+        os.close(handle)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 
 from geof.cli import main
 from geof.data.cache import Entry, load_or_build
+from tests.faults.benchmarks import DATA_COMMANDS, data_command
 from tests.faults.conftest import WORDS
 from tests.faults.harness import (
     FULL,
@@ -25,7 +26,7 @@ from tests.faults.harness import (
 )
 from tests.faults.studies import sweep
 
-COMMANDS = ["train", "predict", "embed", "report", "sweep", "cache"]
+COMMANDS = ["train", "predict", "embed", "report", "sweep", "cache", *DATA_COMMANDS]
 NOBODY = 65534
 
 
@@ -48,13 +49,15 @@ def command(
 
 
 @pytest.fixture
-def make(sources, finished_runs, tmp_path):
+def make(sources, finished_runs, benchmark_root, tmp_path):
     """Return what makes a command for a folder."""
 
     def made(name: str, out: Path) -> Callable[[], Any]:
         if name == "sweep":
             pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
         out.mkdir(exist_ok=True)
+        if name in DATA_COMMANDS:
+            return data_command(name, benchmark_root, out)
         return command(name, out, sources, finished_runs, tmp_path)
 
     return made
