@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         DataError: If the folder cannot be written to; nothing is left behind.
     """
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(path.parent, re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}"))
         temporary, handle = _created_beside(path)
@@ -58,6 +58,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says when a file cannot be written into a :class:`DataError`."""
+    try:
+        yield
     except OSError as error:
         raise DataError(
             f"Expected to write '{path}', but {error.strerror or error}. Check the path, the "

@@ -17,7 +17,7 @@ from torch_geometric.utils import to_undirected
 from geof import GeoF, GeoFConv, GraphReadout, LinkReadout, NodeReadout, structural_signature
 from geof.data.batching import NeighbourSampler
 from geof.geometry import AdmissibleBox, JitterSchedule, num_coordinates
-from geof.kernels import BACKENDS, Controller, Evolution, Neighbourhoods, StepSpec
+from geof.kernels import BACKENDS, Controller, Evolution, Neighbourhoods, StepSpec, library
 from geof.kernels.neighbourhood import EdgeTerms
 from geof.nn import evolve_in_pieces
 from tests.conftest import RandomState
@@ -290,15 +290,22 @@ def read(found: Any) -> None:
             value.double().sum().item()
 
 
-def main() -> int:
-    """Make all calls here, right and wrong; say how many there were."""
-    n = int(sys.argv[1])
-    torch.set_num_threads(int(sys.argv[2]))
+def main(nodes: str, threads: str, every: str, folder: str) -> int:
+    """Make all calls here, right and wrong, with the kernels in a folder; say how many.
+
+    The name of a call stands in the errors before what a sanitizer says of it.
+    """
+    found = library.find_library().library
+    assert found is not None, library.find_library().reason
+    assert found.path.is_relative_to(folder), found.path
+    # For the kernels alone: the thread sanitizer does not know how torch's own threads wait.
+    torch.set_num_threads(1)
+    torch.get_num_threads = lambda: int(threads)
     made = refused = 0
-    for name, call in calls(n).items():
+    for name, call in calls(int(nodes)).items():
         read(call.run(**call.copies()))
-        for wrong, attack in wrong_calls(call):
-            print(name, wrong, file=sys.stderr, flush=True)  # the last line is where it ended
+        for wrong, attack in wrong_calls(call, int(every)):
+            print(name, wrong, file=sys.stderr, flush=True)
             try:
                 attack()
             except Exception:
@@ -309,4 +316,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -135,17 +135,17 @@ def _graph_of(
             arrays.get("edge_attr"),
             edge_index.size(1),
             f"'{path}'",
-            tuple(arrays.get("edge_categories", np.empty(0, np.int64)).tolist()),
+            tuple(_list_under(arrays, "edge_categories").tolist()),
         )
     labels = arrays.get("y", arrays.get("labels"))
     classes = options.get("target_kind") in (None, "classes")
-    names = tuple(map(str, arrays.get("class_names", ()))) if classes else ()
+    names = tuple(map(str, _list_under(arrays, "class_names"))) if classes else ()
     if labels is not None and names:
         labels = _named_labels(labels, names, path)
-    target_names = tuple(map(str, arrays.get("target_names", ())))
+    target_names = tuple(map(str, _list_under(arrays, "target_names")))
     found = read_labels(labels, x.size(0), options, names, target_names)
-    ids = arrays.get("node_ids", arrays.get("node_names"))
-    node_ids = None if ids is None else tuple(map(str, ids))
+    key = next((key for key in ("node_ids", "node_names") if key in arrays), None)
+    node_ids = None if key is None else tuple(map(str, _list_under(arrays, key)))
     graph = node_graph(
         Path(path).stem,
         x,
@@ -367,6 +367,14 @@ def _column(array: NDArray[Any], count: int, key: str) -> tuple[str, ...]:
     if array.shape != (count,):
         raise ShapeError(f"Expected {count} entries under '{key}' (got shape {array.shape}).")
     return tuple(map(str, array.tolist()))
+
+
+def _list_under(arrays: Mapping[str, NDArray[Any]], key: str) -> NDArray[Any]:
+    """Return an array of names or sizes, an empty one where there is none."""
+    array = arrays.get(key, np.empty(0, np.int64))
+    if array.ndim != 1:
+        raise ShapeError(f"Expected a list under '{key}' (got shape {array.shape}).")
+    return array
 
 
 def _refuse_types(types: Mapping[str, Any], where: str) -> None:
