@@ -11,9 +11,6 @@ import csv
 import gzip
 import hashlib
 import importlib
-import pickle
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +23,7 @@ from numpy.typing import NDArray
 
 from geof.data.catalogue import DatasetFacts
 from geof.draws import Integers
-from geof.errors import SHOWN, DataError, nearest
+from geof.errors import SHOWN, DataError, GeofError, nearest
 
 File: TypeAlias = str | PathLike[str]
 
@@ -78,19 +75,9 @@ def reading(path: Path) -> Iterator[None]:
     """Turn whatever a broken file makes a reader raise into a :class:`DataError` that names it."""
     try:
         yield
-    except DataError:
+    except GeofError:
         raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except Exception as error:  # pickle, zip, npy and text each have several ways of being damaged
         raise DataError(
             f"Expected to read '{path}', but it is truncated or not in the expected format "
             f"({type(error).__name__}: {error}). Fetch it again."
