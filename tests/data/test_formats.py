@@ -134,6 +134,7 @@ def test_the_hash_follows_features_edges_labels_and_names(path):
         ({"edge_index": EDGES + 2}, DataError, r"nodes 0 to 3 \(got \(4, 4\) at position 2\)"),
         ({"edge_index": EDGES - 1}, DataError, r"got \(-1, 0\) at position 0"),
         ({"edge_index": EDGES.T}, ShapeError, r"shape \(2, E\)"),
+        ({"edge_index": np.array(1)}, ShapeError, r"shape \(2, E\)"),
         ({"edge_index": EDGES / 2}, DtypeError, "whole numbers in 'edge_index'"),
         ({"y": Y[:2]}, ShapeError, "Expected 4 labels"),
         ({"y": Y - 2.0}, DataError, "labels, -1 for none .got -2.0"),

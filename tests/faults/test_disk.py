@@ -72,13 +72,20 @@ def told(ended: Any) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_is_full_from_some_moment_on(name, make, tmp_path, tried):
-    """Room is made then, and the same command ends as if nothing had been."""
-    make(name, tmp_path / "warm")()
-    whole = make(name, tmp_path / "whole")
-    total = number_of_deeds(whole)
+    fills_up(lambda folder: make(name, folder), tmp_path, tried)
+
+
+def fills_up(make: Callable[[Path], Callable[[], Any]], tmp_path: Path, tried) -> None:
+    """Let the disk be full at every point; room is made, and the command ends as if nothing was."""
+    for name in ("warm", "whole"):
+        (tmp_path / name).mkdir()
+    make(tmp_path / "warm")()
+    total = number_of_deeds(make(tmp_path / "whole"))
     wanted = contents(tmp_path / "whole")
     for room in range(total) if FULL or total < 7 else range(total - 1, -1, -7):
-        action = make(name, tmp_path / f"full {room}")
+        folder = tmp_path / f"full {room}"
+        folder.mkdir()
+        action = make(folder)
 
         def full(action=action, room=room) -> Any:
             with refused_after(room):
@@ -89,7 +96,7 @@ def test_a_disk_that_is_full_from_some_moment_on(name, make, tmp_path, tried):
             told(ended)
         again = forked(action)
         assert again.code == 0, (room, again.said)
-        assert contents(tmp_path / f"full {room}") == wanted, room
+        assert contents(folder) == wanted, room
         tried()
 
 

@@ -259,14 +259,14 @@ def _read_parquet(file: File) -> Table:
     try:
         with open(file, "rb") as stream:
             content = parquet.ParquetFile(stream).read()
+        header = _checked_header(content.column_names, file)
+        columns = {name: [_text(cell) for cell in content[name].to_pylist()] for name in header}
     except OSError as error:
         raise _unreadable(file, error) from error
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"Expected a whole Parquet file at '{file}' (got: {error}). Write or copy it again."
         ) from error
-    header = _checked_header(content.column_names, file)
-    columns = {name: [_text(cell) for cell in content[name].to_pylist()] for name in header}
     types = {name: _kind_of(arrow.types, content[name].type) for name in header}
     return Table(str(file), columns, range(1, content.num_rows + 1), "row", types)
 

@@ -555,6 +555,9 @@ def _npz_edges(
         if arrays["edge_index"].dtype.kind not in "iu":
             kind = arrays["edge_index"].dtype
             raise DtypeError(f"Expected whole numbers in 'edge_index' of '{path}' (got {kind}).")
+        if arrays["edge_index"].shape[:1] != (2,) or arrays["edge_index"].ndim != 2:
+            shape = arrays["edge_index"].shape
+            raise ShapeError(f"Expected 'edge_index' of shape (2, E) in '{path}' (got {shape}).")
         return torch.from_numpy(arrays["edge_index"].astype(np.int64)), None
     matrix = _npz_matrix(arrays, "adj", "edge_index", path, there).tocoo()
     weights = matrix.data if (matrix.data != 1).any() else None
