@@ -68,7 +68,7 @@ GEOF_INLINE void put_coordinates(T* gz, C m, int64_t B, bool add, const Own& own
 // Call work(i, g) for every group of W blocks of every node.
 template <int W, class Work>
 void each_node(int threads, int64_t n, int64_t d, int B, const Work& work) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (n * d > 16384)
+#pragma omp parallel for schedule(static) num_threads(threads) if (n * d > kAlone)
   for (int64_t begin = 0; begin < n; begin += kNodes)
     for (int64_t i = begin; i < begin + kNodes && i < n; ++i)
       for (int g = 0; g < B; g += W) work(i, g);

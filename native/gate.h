@@ -3,6 +3,7 @@
 
 #include "lanes.h"
 #include "products.h"
+#include "tasks.h"
 
 namespace geof {
 
@@ -26,7 +27,7 @@ constexpr int64_t kEntries = 4096;  // entries a thread takes at once
 // Call one<W>(k) for all entries, W at a time where they suffice.
 template <class T, class Work>
 void each_entry(int threads, int64_t count, const Work& work) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (count > 16384)
+#pragma omp parallel for schedule(static) num_threads(threads) if (count > kAlone)
   for (int64_t begin = 0; begin < count; begin += kEntries) {
     const int64_t end = begin + kEntries < count ? begin + kEntries : count;
     int64_t k = begin;

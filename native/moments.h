@@ -69,7 +69,7 @@ struct EdgeMoments {
   static void run(const A& s) {
     const Count<M> m = known<M>(s.m);
     const int64_t d = int64_t(m) * s.B, t = int64_t(triangle(m)) * s.B;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (s.E * d > 16384)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (s.E * d > kAlone)
     for (int64_t begin = 0; begin < s.n; begin += kNodes)
       for (int64_t i = begin; i < begin + kNodes && i < s.n; ++i) {
         weigh(s, i, d);
@@ -248,7 +248,7 @@ struct EdgeMomentsBackward {
     clear(s, d);
     for (size_t k = 0; k + 1 < begins.size(); ++k) {
       edges.begin = s.pointer[begins[k]];
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (s.E * d > 65536)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (s.E * d > kAloneAtEdges)
       for (int64_t begin = begins[k]; begin < begins[k + 1]; begin += kNodes)
         for (int64_t i = begin; i < begin + kNodes && i < begins[k + 1]; ++i)
           row(s, i, m, s.grad_first + i * d, s.grad_second ? s.grad_second + i * t : nullptr, edges);
@@ -258,7 +258,7 @@ struct EdgeMomentsBackward {
   }
 
   static void clear(const A& s, int64_t d) {
-#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * d > 65536)
+#pragma omp parallel for schedule(static) num_threads(s.threads) if (s.n * d > kAloneAtEdges)
     for (int64_t i = 0; i < s.n; i += kNodes) {
       const int64_t count = std::min(kNodes, s.n - i) * d;
       std::fill_n(s.grad_y + i * d, count, T(0));
@@ -378,7 +378,7 @@ struct EdgeMomentsBackward {
   // The sources of a span's edges receive what was left for them.
   static void collect(const A& s, int64_t first, int64_t last, int64_t d, const Edges& edges) {
     const int64_t begin = s.pointer[first], count = s.pointer[last] - begin;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (count * d > 65536)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(s.threads) if (count * d > kAloneAtEdges)
     for (int piece = 0; piece < kPieces; ++piece) {
       const int64_t from = at_a_source(s, begin, count, piece);
       const int64_t to = at_a_source(s, begin, count, piece + 1);
@@ -396,7 +396,7 @@ struct EdgeMomentsBackward {
   // through the edges in order, so no two write to one place and every sum has a fixed order.
   static void collect_table(const A& s, int64_t begin, int64_t end, int64_t d, const Edges& edges) {
     constexpr int N = 32 / sizeof(T);
-#pragma omp parallel for schedule(static) num_threads(s.threads) if ((end - begin) * d > 65536)
+#pragma omp parallel for schedule(static) num_threads(s.threads) if ((end - begin) * d > kAloneAtEdges)
     for (int64_t c = 0; c < d; c += 2 * N) {
       const bool whole = c + 2 * N <= d;
       for (int64_t e = begin; e < end; ++e) {

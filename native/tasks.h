@@ -57,6 +57,13 @@ void give_back() {
 
 constexpr int64_t kNodes = 64;  // nodes a thread takes at once
 
+// Products or numbers below which one thread does the work alone; kAloneAtEdges where it also has to
+// wait for the others between the parts.
+#ifndef GEOF_ALONE  // the tests' own build shares out the smallest work
+#define GEOF_ALONE 16384
+#endif
+constexpr int64_t kAlone = GEOF_ALONE, kAloneAtEdges = 4 * kAlone;
+
 // Sums over both ends of an edge. Targets are cut into spans of about kSpanEdges incoming edges. An
 // edge leaves what its source is to receive in a row of its own; when all edges of a span are done,
 // every source collects its rows. So no two threads write to one place, every sum has a fixed order,

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -41,7 +42,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         DataError: If the folder cannot be written to; nothing is left behind.
     """
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(path.parent, re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}"))
         temporary, handle = _created_beside(path)
@@ -57,6 +58,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says when a file cannot be written into a :class:`DataError`."""
+    try:
+        yield
     except OSError as error:
         raise DataError(
             f"Expected to write '{path}', but {error.strerror or error}. Check the path, the "
@@ -95,6 +103,30 @@ def remove_abandoned(folder: Path, name: re.Pattern[str]) -> None:
         for path in [Path(entry.path) for entry in entries if name.fullmatch(entry.name)]:
             with suppress(OSError), _held_by_nobody(path):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def temporary_folder(folder: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new folder in ``folder``, held, and removed at the end.
+
+    One whose process was killed is removed when the next is made.
+    """
+    remove_abandoned(folder, re.compile(rf"{re.escape(prefix)}.*"))
+    while True:
+        path = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
+        try:
+            handle = None if fcntl is None else os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for abandoned: nobody held it yet
+            continue
+        if handle is None or hold(handle, path):
+            break
+        os.close(handle)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager

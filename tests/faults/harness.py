@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import io
 import json
 import os
 import signal
@@ -28,7 +30,7 @@ UNTYPED = 70
 """Exit code of a process that ended with an error which is none of ours."""
 
 DEEDS = ("replace", "rename", "fsync", "unlink", "remove", "rmdir", "mkdir", "open", "link")
-"""What a process does to files through ``os``; opening counts where it may create."""
+"""What a process does to files through ``os``; opening counts where it may write."""
 
 
 def tries(short: int, full: int) -> int:
@@ -99,6 +101,16 @@ def counting(before: Callable[[str], None]) -> None:
     """Call ``before(name)`` before every deed of this process, from here to its end."""
     for name in DEEDS:
         setattr(os, name, _told(name, getattr(os, name), before))
+    io.open = builtins.open = _told_to_write(io.open, before)  # type: ignore[assignment]
+
+
+def _told_to_write(action: Callable[..., Any], before: Callable[[str], None]) -> Any:
+    def told(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        if not isinstance(file, int) and set(mode) & set("wax+"):
+            before("open")
+        return action(file, mode, *arguments, **options)
+
+    return told
 
 
 def _told(name: str, action: Callable[..., Any], before: Callable[[str], None]) -> Any:
@@ -156,11 +168,10 @@ def _watched(action: Callable[[], Any], before: Callable[[str], None], more: Any
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return every file below a folder, hidden ones by name, without how long anything took."""
+    """Return every file and folder below one, without how long anything took."""
     return {
-        str(path.relative_to(folder)): _content(path)
+        str(path.relative_to(folder)): "a folder" if path.is_dir() else _content(path)
         for path in sorted(folder.rglob("*"))
-        if not path.is_dir()
     }
 
 
@@ -188,7 +199,7 @@ def _without_cost(text: str) -> dict[str, Any]:
 @contextmanager
 def refused_after(room: int, number: int = errno.ENOSPC) -> Iterator[None]:
     """Let this process's deeds fail from the one with number ``room`` on."""
-    done, whole = 0, {name: getattr(os, name) for name in DEEDS}
+    done, whole, opened = 0, {name: getattr(os, name) for name in DEEDS}, io.open
 
     def count(name: str) -> None:
         nonlocal done
@@ -202,3 +213,4 @@ def refused_after(room: int, number: int = errno.ENOSPC) -> Iterator[None]:
     finally:
         for name, action in whole.items():
             setattr(os, name, action)
+        io.open = builtins.open = opened

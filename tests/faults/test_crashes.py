@@ -14,6 +14,7 @@ import geof.training
 from geof.cli import main
 from geof.data.cache import Entry, load_or_build
 from geof.training import trials
+from tests.faults.benchmarks import DATA_COMMANDS, data_command
 from tests.faults.conftest import WORDS
 from tests.faults.harness import FULL, committing, contents, dying, forked, number_of_deeds
 from tests.faults.studies import sweep
@@ -84,6 +85,11 @@ def test_what_applies_a_run(command, finished_runs, sources, tmp_path, tried):
         return lambda: main(words + ([] if command == "report" else ["--force"]))
 
     survives(make, tmp_path, tried)
+
+
+@pytest.mark.parametrize("command", DATA_COMMANDS)
+def test_benchmarks(command, benchmark_root, tmp_path, tried):
+    survives(lambda folder: data_command(command, benchmark_root, folder), tmp_path, tried)
 
 
 def test_an_entry_of_the_cache(tmp_path, tried):

@@ -14,6 +14,7 @@ import torch
 
 from geof.cli import main
 from geof.data.cache import Entry, load_or_build
+from tests.faults.benchmarks import DATA_COMMANDS, data_command
 from tests.faults.conftest import WORDS
 from tests.faults.harness import (
     FULL,
@@ -25,7 +26,7 @@ from tests.faults.harness import (
 )
 from tests.faults.studies import sweep
 
-COMMANDS = ["train", "predict", "embed", "report", "sweep", "cache"]
+COMMANDS = ["train", "predict", "embed", "report", "sweep", "cache", *DATA_COMMANDS]
 NOBODY = 65534
 
 
@@ -48,13 +49,15 @@ def command(
 
 
 @pytest.fixture
-def make(sources, finished_runs, tmp_path):
+def make(sources, finished_runs, benchmark_root, tmp_path):
     """Return what makes a command for a folder."""
 
     def made(name: str, out: Path) -> Callable[[], Any]:
         if name == "sweep":
             pytest.importorskip("optuna", reason="the extra geof[sweep] is not installed")
         out.mkdir(exist_ok=True)
+        if name in DATA_COMMANDS:
+            return data_command(name, benchmark_root, out)
         return command(name, out, sources, finished_runs, tmp_path)
 
     return made
@@ -69,13 +72,20 @@ def told(ended: Any) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_is_full_from_some_moment_on(name, make, tmp_path, tried):
-    """Room is made then, and the same command ends as if nothing had been."""
-    make(name, tmp_path / "warm")()
-    whole = make(name, tmp_path / "whole")
-    total = number_of_deeds(whole)
+    fills_up(lambda folder: make(name, folder), tmp_path, tried)
+
+
+def fills_up(make: Callable[[Path], Callable[[], Any]], tmp_path: Path, tried) -> None:
+    """Let the disk be full at every point; room is made, and the command ends as if nothing was."""
+    for name in ("warm", "whole"):
+        (tmp_path / name).mkdir()
+    make(tmp_path / "warm")()
+    total = number_of_deeds(make(tmp_path / "whole"))
     wanted = contents(tmp_path / "whole")
     for room in range(total) if FULL or total < 7 else range(total - 1, -1, -7):
-        action = make(name, tmp_path / f"full {room}")
+        folder = tmp_path / f"full {room}"
+        folder.mkdir()
+        action = make(folder)
 
         def full(action=action, room=room) -> Any:
             with refused_after(room):
@@ -86,7 +96,7 @@ def test_a_disk_that_is_full_from_some_moment_on(name, make, tmp_path, tried):
             told(ended)
         again = forked(action)
         assert again.code == 0, (room, again.said)
-        assert contents(tmp_path / f"full {room}") == wanted, room
+        assert contents(folder) == wanted, room
         tried()
 
 

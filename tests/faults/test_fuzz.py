@@ -261,6 +261,8 @@ def test_archives(tmp_path, tried):
     more = {"edge_weight": np.ones(9), "edge_attr": np.ones((9, 2)), "node_ids": np.arange(6)}
     more |= {"adj_data": np.ones(3), "adj_indices": np.arange(3), "adj_indptr": np.arange(7) // 2}
     more |= {"adj_shape": np.array([6, 6]), "class_names": np.array(["a", "b"]), "other": x}
+    more |= {"node_names": np.arange(6), "edge_categories": np.array([2, 2])}
+    more |= {"target_kind": np.array("numbers"), "target_names": np.array(["a"])}
     for _ in range(tries(150, 3000)):
         chosen = {**whole, **{k: more[k] for k in draw.sample(sorted(more), draw.randrange(3))}}
         if draw.random() < 0.1:

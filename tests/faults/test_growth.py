@@ -12,7 +12,8 @@ from geof.training import TrainingConfig, Watch
 from tests.faults.harness import forked, tries
 from tests.training.toys import SAMPLED_TASKS, TASKS, fit
 
-EPOCHS = tries(300, 2000)
+STEPS = tries(600, 5000)
+"""Of the optimiser, in each task."""
 ROOM = 6_000_000
 """Bytes: what allocators keep; a tensor of a step is some hundred."""
 
@@ -32,24 +33,29 @@ def test_nothing_grows(kind, tmp_path, tried):
     task = {**TASKS, **SAMPLED_TASKS}[kind]()
     seen: list[tuple[int, int]] = []
     steps = 0
+    options = {"hidden_channels": 4, "blocks": 1, "controller_channels": 2}
 
     def count(epoch: int, step: int) -> None:
         nonlocal steps
         steps += 1
 
-    def look(report) -> None:
-        if report.epoch in (EPOCHS // 3, EPOCHS):
-            seen.append((resident(), descriptors()))
-
     def train() -> int:
-        options = {"hidden_channels": 4, "blocks": 1, "controller_channels": 2}
+        nonlocal steps
+        fit(task, TrainingConfig(epochs=1), options=options, watch=Watch(on_step=count))
+        epochs, steps = -(-STEPS // steps), 0
+
+        def look(report) -> None:
+            if report.epoch in (epochs // 3, epochs):
+                seen.append((resident(), descriptors()))
+
         watch = Watch(on_epoch=look, on_step=count, save_seconds=0.5)
-        training = TrainingConfig(epochs=EPOCHS, learning_rate=1e-3)
+        training = TrainingConfig(epochs=epochs, learning_rate=1e-3)
         fit(task, training, options=options, out=tmp_path / "run", watch=watch)
+        assert steps >= STEPS
         (early, files), (late, still) = seen
         print(late - early, still - files, steps)
         return int(late - early > ROOM or still > files)
 
-    ended = forked(train, seconds=1200.0)
+    ended = forked(train, seconds=3600.0)
     assert ended.code == 0, ended.said
     tried(int(ended.said.split()[-1]))

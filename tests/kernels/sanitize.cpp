@@ -4,109 +4,19 @@
 // many is out of bounds. Outputs start as NaN and must come out finite: what a kernel forgets to
 // write is seen too. Every kernel runs with one thread and with three and must give the same bits.
 //
-// `sanitize short` makes one array a value too short: the sanitizer has to notice.
-#include "geof.h"
+// `sanitize short` makes one array a value too short, `sanitize race` lets two threads write one
+// array: the sanitizer has to notice. `sanitize threads` has work that is
+// shared out, and callers in several threads of one process.
+#include "sanitize.h"
+#include "sanitize_more.h"
 
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <initializer_list>
-#include <limits>
-#include <random>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
+#include <thread>
 
 namespace {
 
-enum Statistic { kNone = 0, kFull = 1, kDiagonal = 2, kMean = 3 };
-
-std::mt19937 generator(0);
-std::string current;  // what is being run, for messages
 int64_t missing = 0;  // values by which one array is too short
-int64_t cases = 0;
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "%s: %s\n", current.c_str(), what.c_str());
-  std::exit(1);
-}
-
-void require(bool holds, const char* what) {
-  if (!holds) fail(what);
-}
-
-template <class T>
-std::vector<T> uniform(int64_t size, double scale = 1) {
-  std::uniform_real_distribution<double> draw(-scale, scale);
-  std::vector<T> values(size);
-  for (T& value : values) value = T(draw(generator));
-  return values;
-}
-
-template <class T>
-std::vector<T> unwritten(int64_t size) {
-  return std::vector<T>(size, std::numeric_limits<T>::quiet_NaN());
-}
-
-struct Graph {
-  int64_t n;
-  std::vector<int64_t> source, target, pointer;
-  std::vector<int32_t> narrow_source, narrow_target, by_source;
-  std::vector<uint8_t> active;
-
-  int64_t E() const { return int64_t(source.size()); }
-};
-
-// Edges sorted by target, then source, with a self-loop each. The last node hears `hub` others and
-// speaks to them: beyond its edges the arrays end. `repeats` leaves every other edge in the list
-// twice, the second one inactive.
-Graph make_graph(int64_t n, int64_t edges, int64_t hub, bool repeats) {
-  std::set<std::pair<int64_t, int64_t>> pairs;
-  for (int64_t i = 0; i < n; ++i) pairs.insert({i, i});
-  for (int64_t e = 0; n > 1 && e < edges; ++e)  // without a hub the last node stays alone
-    pairs.insert({int64_t(generator() % (n - 1)), int64_t(generator() % (n - 1))});
-  for (int64_t j = 0; j < hub; ++j) {
-    pairs.insert({n - 1, j});
-    pairs.insert({j, n - 1});
-  }
-  Graph graph;
-  graph.n = n;
-  for (const auto& [i, j] : pairs)
-    for (int copy = 0; copy < (repeats && (i + j) % 2 == 0 ? 2 : 1); ++copy) {
-      graph.target.push_back(i);
-      graph.source.push_back(j);
-      if (repeats) graph.active.push_back(copy == 0);
-    }
-  graph.source.shrink_to_fit();
-  graph.target.shrink_to_fit();
-  graph.active.shrink_to_fit();
-  graph.pointer.resize(n + 1);
-  for (auto* narrow : {&graph.narrow_source, &graph.narrow_target, &graph.by_source})
-    narrow->resize(graph.E());
-  require(geof_plan(n, graph.E(), graph.source.data(), graph.target.data(), graph.pointer.data(),
-                    graph.narrow_source.data(), graph.narrow_target.data(),
-                    graph.by_source.data()) == 0,
-          "the plan was refused");
-  const std::set<int32_t> every(graph.by_source.begin(), graph.by_source.end());
-  require(graph.pointer[n] == graph.E() && int64_t(every.size()) == graph.E(),
-          "the plan lost an edge");
-  return graph;
-}
-
-void refuse_bad_graphs() {
-  current = "plan";
-  for (const auto& [source, target] : std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>>{
-           {{0, 1}, {1, 0}}, {{0, 2}, {0, 1}}, {{0, -1}, {0, 1}}, {{0, 1}, {0, 2}}, {{0}, {-1}}}) {
-    std::vector<int64_t> pointer(3);
-    std::vector<int32_t> a(source.size()), b(source.size()), c(source.size());
-    require(geof_plan(2, int64_t(source.size()), source.data(), target.data(), pointer.data(),
-                      a.data(), b.data(), c.data()) == 2,
-            "a bad graph was accepted");
-  }
-}
 
 struct Options {
   int m, B;
@@ -470,16 +380,44 @@ void run(const Graph& graph, const Options& options) {
   }
 }
 
-}  // namespace
+// Graphs with something to share out: hubs in pieces and every parallel region; more chunks than
+// shares; more blocks than columns.
+void shared() {
+  current = "graphs";
+  const Graph crowd = make_graph(1301, 4000, 1200, false), marked = make_graph(1300, 4000, 1030, true);
+  samples(crowd);
+  pieces<float>(make_graph(130, 600, 90, false), 4, 8);
+  pieces<double>(make_graph(130, 600, 90, false), 3, 5);
+  run(crowd, Options{2, 8, kFull, true, 5, 2});
+  run(marked, Options{4, 8, kMean, true, 0, 1});
+  run(crowd, Options{3, 5, kDiagonal, false, 3, 1});
+  run(make_graph(67, 200, 0, false), Options{1, 520, kFull, true, 2, 1});
+  run(make_graph(150, 300, 0, false), Options{2, 256, kFull, true, 3, 1});
+}
 
-int main(int count, char** arguments) {
-  missing = count > 1 && std::string(arguments[1]) == "short" ? 1 : 0;
-  refuse_bad_graphs();
+// Callers in several threads of one process, each with arrays of its own and all with one graph.
+void together() {
+  current = "graphs";
+  const Graph graph = make_graph(200, 700, 150, false);
+  const auto call = [&] {
+    run(graph, Options{4, 8, kFull, true, 5, 2});
+    run(graph, Options{3, 5, kMean, true, 0, 1});
+    gates<float>();
+    samples(graph);
+    pieces<double>(graph, 3, 4);
+  };
+  std::thread one(call), two(call);
+  call();
+  one.join();
+  two.join();
+}
+
+// Every size of blocks, the other sizes and the switches in turn.
+void sizes() {
   current = "graphs";
   const Graph small[] = {make_graph(5, 9, 0, false), make_graph(0, 0, 0, false),
                          make_graph(6, 14, 3, true), make_graph(1, 0, 0, false),
                          make_graph(2, 3, 0, false)};
-  // Every size of blocks, the other sizes and the switches in turn.
   const int counts[] = {8, 1, 4, 3, 16, 2, 24, 5, 12};
   int turn = 0;
   for (int m = 1; m <= GEOF_LARGEST_BLOCK; ++m) {
@@ -496,16 +434,30 @@ int main(int count, char** arguments) {
       run(small[m >= 16 ? turn % 3 : turn % 5], o);
     }
   }
+  for (const Graph& graph : small) samples(graph);
   // Pairs of nodes, odd and even numbers of them, with every statistic.
   for (const int m : {4, 8})
     for (int k = 0; k < 8; ++k) run(small[k % 2 ? 0 : 2], Options{m, 8, k % 4, k < 4, 13, 1 + k % 4});
-  // Hubs in pieces and every parallel region; more chunks than shares; more blocks than columns.
-  const Graph crowd = make_graph(1301, 4000, 1200, false), marked = make_graph(1300, 4000, 1030, true);
-  run(crowd, Options{2, 8, kFull, true, 5, 2});
-  run(marked, Options{4, 8, kMean, true, 0, 1});
-  run(crowd, Options{3, 5, kDiagonal, false, 3, 1});
-  run(make_graph(67, 200, 0, false), Options{1, 520, kFull, true, 2, 1});
-  run(make_graph(150, 300, 0, false), Options{2, 256, kFull, true, 3, 1});
-  std::printf("%lld cases\n", static_cast<long long>(cases));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string mode = count > 1 ? arguments[1] : "";
+  missing = mode == "short" ? 1 : 0;
+  if (mode == "race") {
+    race();
+    return 0;
+  }
+  if (mode == "threads") {
+    together();
+  } else {
+    refuse_bad_graphs();
+    gates<float>();
+    gates<double>();
+    sizes();
+  }
+  shared();
+  std::printf("%lld cases\n", static_cast<long long>(cases.load()));
   return 0;
 }

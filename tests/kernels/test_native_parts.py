@@ -921,6 +921,22 @@ def test_operators_refuse_an_index_that_points_outside(random_state, name, wrong
                 operator(*tree_unflatten(attack, structure))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_refuse_nothing_for_a_tensor(random_state, name):
+    """Torch hands on None for any tensor; null would be read, and end the process."""
+    operator = operators()[f"geof::{name}"]
+    for given in operator_cases(random_state(0))[f"geof::{name}"]:
+        for changed in with_one_changed(given, lambda value: None):
+            try:
+                operator(*changed)
+            except (GeofError, AttributeError, RuntimeError, TypeError):
+                continue
+            leaves = zip(tree_flatten(given)[0], tree_flatten(changed)[0], strict=True)
+            (left_out,) = [v for v, w in leaves if v is not w]
+            assert name.startswith("native_")  # which edges are active, and two gradients
+            assert left_out.dtype == torch.bool or "backward" in name
+
+
 def test_lists_of_the_wrong_length_are_refused(random_state):
     cases = operator_cases(random_state(0))
     z, x, message, plan, active, maps, terms, *options = cases["geof::native_step"][1]

@@ -169,6 +169,22 @@ def test_every_way_through_the_jitters(ops, random_state):
 
 @needs_triton
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, which interprets the kernels
+def test_a_block_whose_row_sum_overflows_is_factored(ops, random_state):
+    """Only a jitter relative to that sum is out of reach then; the first needs none."""
+    matrix = positive_definite(random_state, 2, m=2)
+    matrix[1] = torch.tensor([[1.7e308, 1e308], [1e308, 1.7e308]], dtype=torch.float64)
+    present = random_state(4).normal(2, 3)
+    found, _ = ops._cholesky(matrix.to(DEVICE), 1e-6, 10.0, 5)
+    assert torch.allclose(found[1].cpu(), torch.linalg.cholesky(matrix[1]), rtol=1e-12)
+    ours, wanted = (
+        module.feedback_target(matrix.to(DEVICE), present.to(DEVICE), SCHEDULE)
+        for module in (ops, geometry)
+    )
+    assert ours.attempt.tolist() == wanted.attempt.tolist() == [0, 0]
+
+
+@needs_triton
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, which interprets the kernels
 @pytest.mark.parametrize(
     ("place", "value"),
     [((0, 0), float("inf")), ((1, 0), float("nan")), ((1, 1), -float("inf"))],

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from geof.errors import GeofError
 from geof_paper.grid import records
 from geof_paper.grid.grid import Grid, order
@@ -16,20 +18,32 @@ from paper.tests.grid.grids import PLAIN, run
 from tests.faults.harness import tries
 from tests.faults.test_bit_flips import flipped
 from tests.faults.test_crashes import survives
+from tests.faults.test_disk import fills_up
 
 
-def test_a_grid(tiny, small_presets, tmp_path, tried):
-    def make(folder: Path) -> Callable[[], Any]:
+@pytest.fixture
+def make(tiny, small_presets):
+    """Return what makes a grid in a folder, as 'geof results run' trains and records it."""
+
+    def made(folder: Path) -> Callable[[], Any]:
         grid = Grid(order([PLAIN], ("0",)), folder / "work", folder / "results")
 
-        def results_run() -> int:  # as 'geof results run' does it
+        def results_run() -> int:
             failed = train_cells(grid)
             grid.record()
             return failed
 
         return results_run
 
+    return made
+
+
+def test_a_grid(make, tmp_path, tried):
     survives(make, tmp_path, tried)
+
+
+def test_a_grid_on_a_disk_that_is_full_from_some_moment_on(make, tmp_path, tried):
+    fills_up(make, tmp_path, tried)
 
 
 def test_records(grid, tried):

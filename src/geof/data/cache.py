@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,13 +27,13 @@ from torch import Tensor
 
 from geof.data.files import file_digest
 from geof.errors import DataError
-from geof.io import hold, read_json, remove_abandoned
+from geof.io import read_json, temporary_folder
 
 FORMAT_VERSION = 1
 """Raised whenever the layout of an entry changes."""
 
 _TENSORS, _INDEX = "tensors.safetensors", "entry.json"
-_TEMPORARY = re.compile(r"\.new-.*")
+_TEMPORARY = ".new-"
 _UNHELD = ".tmp-"
 """As earlier versions named what they wrote, without holding it."""
 _ABANDONED_SECONDS = 24 * 3600
@@ -137,7 +135,7 @@ def publish(place: Path, entry: Entry) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(place.parent)
-        with _temporary(place.parent) as temporary:
+        with temporary_folder(place.parent, _TEMPORARY) as temporary:
             _write(temporary, entry)
             _move_into_place(temporary, place)
     except (OSError, SafetensorError) as error:
@@ -181,33 +179,12 @@ def _move_into_place(temporary: Path, place: Path, attempts: int = 10) -> None:
 
 def _set_aside(place: Path) -> None:
     """Remove what is at ``place`` in one step for those who look."""
-    with _temporary(place.parent) as aside, suppress(FileNotFoundError):
+    with temporary_folder(place.parent, _TEMPORARY) as aside, suppress(FileNotFoundError):
         os.rename(place, aside / "old")
 
 
-@contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, removed at the end; one whose process is killed is found by the next."""
-    while True:
-        path = Path(tempfile.mkdtemp(dir=folder, prefix=".new-"))
-        try:
-            handle = None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # another process took it for abandoned: nobody held it yet
-            continue
-        if handle is None or hold(handle, path):
-            break
-        os.close(handle)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        if handle is not None:
-            os.close(handle)
-
-
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what processes killed while writing have left; of earlier versions, a day later."""
-    remove_abandoned(folder, _TEMPORARY)
+    """Remove what processes of earlier versions, killed while writing, have left a day ago."""
     for path in folder.glob(f"{_UNHELD}*"):
         try:
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:

@@ -241,6 +241,7 @@ _OGB_FILES = {
     "split/scaffold/valid": "eaf4d6b4630f9e689d2b203669674d0dc309673319e8ac32daa9e9ca90e2e1fa",
     "split/scaffold/test": "27485729d83edd6f47eb3b8daff69fdb32c9df6b36b17204ef87f8dc1a30eab1",
 }
+_BBBP = "d07a38487aeac5cee5508413e468043ef3097451d2a112701c2d60be9ec6b662"
 _ATOMS = "one-hot of OGB's nine atom features (119 + 5 + 12 + 12 + 10 + 6 + 6 + 2 + 2)"
 
 CATALOGUE: dict[str, DatasetFacts] = {
@@ -318,7 +319,7 @@ CATALOGUE: dict[str, DatasetFacts] = {
             tasks=GRAPH_TASKS,
             metrics=("ROC-AUC",),
             folder="bbbp",
-            files=(RawFile("bbbp/raw/BBBP.csv", rows=2_050),),
+            files=(RawFile("bbbp/raw/BBBP.csv", rows=2_050, download=f"sha256:{_BBBP}"),),
             urls=(f"{_DEEPCHEM_URL}/BBBP.csv",),
             expected=Statistics(2_039, 49_068, 105_842, 174, 2),
             difference="The file has 2,050 rows; RDKit (2026.9) cannot parse 11 of them (rows 59, "
@@ -327,8 +328,8 @@ CATALOGUE: dict[str, DatasetFacts] = {
             "105,842 / 2,050 = 51.63) and, unlike in its other molecule rows, count every bond "
             "twice.",
             features=f"{_ATOMS}; 'edge_attr' is OGB's three bond features",
-            checksums="none: measured on a third party's decompressed copy; the row count is "
-            "checked instead",
+            checksums="of a download (the copy measured on has the MD5 that TorchDrug publishes); "
+            "none for a file that is there, whose rows are counted",
             licence="not stated",
             source="moleculenet.org, Wu et al. 2018",
             class_names=("non-permeable", "permeable"),

@@ -11,9 +11,6 @@ import csv
 import gzip
 import hashlib
 import importlib
-import pickle
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +23,7 @@ from numpy.typing import NDArray
 
 from geof.data.catalogue import DatasetFacts
 from geof.draws import Integers
-from geof.errors import SHOWN, DataError, nearest
+from geof.errors import SHOWN, DataError, GeofError, nearest
 
 File: TypeAlias = str | PathLike[str]
 
@@ -78,19 +75,9 @@ def reading(path: Path) -> Iterator[None]:
     """Turn whatever a broken file makes a reader raise into a :class:`DataError` that names it."""
     try:
         yield
-    except DataError:
+    except GeofError:
         raise
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except Exception as error:  # pickle, zip, npy and text each have several ways of being damaged
         raise DataError(
             f"Expected to read '{path}', but it is truncated or not in the expected format "
             f"({type(error).__name__}: {error}). Fetch it again."
@@ -272,14 +259,14 @@ def _read_parquet(file: File) -> Table:
     try:
         with open(file, "rb") as stream:
             content = parquet.ParquetFile(stream).read()
+        header = _checked_header(content.column_names, file)
+        columns = {name: [_text(cell) for cell in content[name].to_pylist()] for name in header}
     except OSError as error:
         raise _unreadable(file, error) from error
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"Expected a whole Parquet file at '{file}' (got: {error}). Write or copy it again."
         ) from error
-    header = _checked_header(content.column_names, file)
-    columns = {name: [_text(cell) for cell in content[name].to_pylist()] for name in header}
     types = {name: _kind_of(arrow.types, content[name].type) for name in header}
     return Table(str(file), columns, range(1, content.num_rows + 1), "row", types)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -136,17 +135,17 @@ def _graph_of(
             arrays.get("edge_attr"),
             edge_index.size(1),
             f"'{path}'",
-            tuple(arrays.get("edge_categories", np.empty(0, np.int64)).tolist()),
+            tuple(_list_under(arrays, "edge_categories").tolist()),
         )
     labels = arrays.get("y", arrays.get("labels"))
     classes = options.get("target_kind") in (None, "classes")
-    names = tuple(map(str, arrays.get("class_names", ()))) if classes else ()
+    names = tuple(map(str, _list_under(arrays, "class_names"))) if classes else ()
     if labels is not None and names:
         labels = _named_labels(labels, names, path)
-    target_names = tuple(map(str, arrays.get("target_names", ())))
+    target_names = tuple(map(str, _list_under(arrays, "target_names")))
     found = read_labels(labels, x.size(0), options, names, target_names)
-    ids = arrays.get("node_ids", arrays.get("node_names"))
-    node_ids = None if ids is None else tuple(map(str, ids))
+    key = next((key for key in ("node_ids", "node_names") if key in arrays), None)
+    node_ids = None if key is None else tuple(map(str, _list_under(arrays, key)))
     graph = node_graph(
         Path(path).stem,
         x,
@@ -380,6 +379,14 @@ def _column(array: NDArray[Any], count: int, key: str) -> tuple[str, ...]:
     return tuple(map(str, array.tolist()))
 
 
+def _list_under(arrays: Mapping[str, NDArray[Any]], key: str) -> NDArray[Any]:
+    """Return an array of names or sizes, an empty one where there is none."""
+    array = arrays.get(key, np.empty(0, np.int64))
+    if array.ndim != 1:
+        raise ShapeError(f"Expected a list under '{key}' (got shape {array.shape}).")
+    return array
+
+
 def _refuse_types(types: Mapping[str, Any], where: str) -> None:
     """Raise ``DataError`` for several types of nodes or edges, with what to do about them."""
     remedies = {
@@ -493,7 +500,7 @@ def _load_npz(
             return arrays, set(archive.files) - known
     except DataError:
         raise
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # zip and npy each have several ways of being damaged
         raise DataError(
             f"Expected a whole .npz file of plain arrays at '{path}' (got: {error}). Check the "
             "path, or copy the file again."
@@ -518,7 +525,7 @@ def _mapped(path: Path) -> NDArray[Any]:
     """Map one file; what is written to the array stays out of the file."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+    except Exception as error:  # a header is Python's syntax: the reader's own errors may come
         raise DataError(
             f"Expected a whole .npy file of a plain array at '{path}', as long as its header says "
             f"(got: {error}). Copy the file again, or write it anew with numpy.save."
@@ -559,6 +566,9 @@ def _npz_edges(
         if arrays["edge_index"].dtype.kind not in "iu":
             kind = arrays["edge_index"].dtype
             raise DtypeError(f"Expected whole numbers in 'edge_index' of '{path}' (got {kind}).")
+        if arrays["edge_index"].shape[:1] != (2,) or arrays["edge_index"].ndim != 2:
+            shape = arrays["edge_index"].shape
+            raise ShapeError(f"Expected 'edge_index' of shape (2, E) in '{path}' (got {shape}).")
         return torch.from_numpy(arrays["edge_index"].astype(np.int64)), None
     matrix = _npz_matrix(arrays, "adj", "edge_index", path, there).tocoo()
     weights = matrix.data if (matrix.data != 1).any() else None

@@ -6,8 +6,7 @@ import dataclasses
 import hashlib
 import http.client
 import os
-import shutil
-import tempfile
+import re
 import time
 import urllib.error
 import urllib.request
@@ -40,7 +39,7 @@ from geof.data.splits import (
     stratified_folds,
 )
 from geof.errors import DataError, GeofError
-from geof.io import write_json
+from geof.io import remove_abandoned, temporary_folder, write_json
 
 Status: TypeAlias = Literal["ok", "incomplete", "differs", "missing", "failed"]
 
@@ -187,6 +186,8 @@ def fetch(
         if place:
             Path(place).expanduser().mkdir(parents=True, exist_ok=True)
         root = resolve_data_root(place)
+        # Also where nothing is wanted: a process killed at its very end has left its folder.
+        remove_abandoned(root, re.compile(rf"{re.escape(_STAGING)}.*"))
         return [_fetch(facts, root, force) for facts in chosen]
     except OSError as error:
         raise DataError(
@@ -287,6 +288,8 @@ def _differences(measured: Statistics, expected: Statistics) -> list[tuple[str, 
 
 # Fetching -------------------------------------------------------------------------------------
 
+_STAGING = ".fetch-"
+
 
 def _fetch(facts: DatasetFacts, root: Path, force: bool) -> FetchRow:
     wanted = [
@@ -297,17 +300,16 @@ def _fetch(facts: DatasetFacts, root: Path, force: bool) -> FetchRow:
         or file.sha256 not in (None, file_digest(root / file.path))
     ]
     if wanted:
-        staging = Path(tempfile.mkdtemp(dir=root, prefix=".fetch-"))
-        try:
+        with temporary_folder(root, _STAGING) as staging:
             for url in facts.urls:
                 _download(url, facts, wanted, staging)
             for file in wanted:
                 _verify(facts, file, staging / Path(file.path).name)
             for file in wanted:
                 (root / file.path).parent.mkdir(parents=True, exist_ok=True)
+                with (staging / Path(file.path).name).open("rb+") as content:
+                    os.fsync(content.fileno())
                 os.replace(staging / Path(file.path).name, root / file.path)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     verified = sum((file.sha256 or file.download) is not None for file in facts.files)
     return FetchRow(facts.name, tuple(file.path for file in wanted), verified)
 

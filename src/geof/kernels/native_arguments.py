@@ -163,6 +163,10 @@ Given: TypeAlias = tuple[str, Tensor | None, Sequence[int]]
 """A tensor on its way to a kernel: its name, itself, and the shape it must have."""
 
 
+MAY_BE_LEFT_OUT = frozenset({"active", "grad_weight", "grad_second"})
+"""Names of tensors for which a kernel takes null."""
+
+
 def checked(dtype: torch.dtype, *given: Given) -> list[Any]:
     """Return tensors as the kernels, which get addresses alone, must have them: contiguous.
 
@@ -173,9 +177,11 @@ def checked(dtype: torch.dtype, *given: Given) -> list[Any]:
     """
     made: list[Any] = []
     for name, tensor, shape in given:
-        if tensor is None:
+        if tensor is None and name in MAY_BE_LEFT_OUT:
             made.append(None)
             continue
+        if not isinstance(tensor, Tensor):  # torch hands on None for any tensor of an operator
+            raise DtypeError(f"Expected a tensor of {dtype} for '{name}' (got {tensor!r:.40}).")
         if tensor.dtype != dtype or not tensor.is_cpu or tensor.shape != shape:
             _refuse(name, tensor, dtype, shape)
         made.append(tensor.contiguous())
@@ -185,10 +191,10 @@ def checked(dtype: torch.dtype, *given: Given) -> list[Any]:
 def checked_floats(*given: Given) -> list[Any]:
     """Return tensors of single or double precision, all of the first one's; see :func:`checked`."""
     first = given[0][1]
-    assert first is not None, "the first one is never left out"
-    if first.dtype not in (torch.float32, torch.float64):
+    if not isinstance(first, Tensor) or first.dtype not in (torch.float32, torch.float64):
         raise DtypeError(
-            f"Expected float32 or float64 for the native backend (got {first.dtype}). "
+            "Expected float32 or float64 for the native backend (got "
+            f"{getattr(first, 'dtype', first)}). "
             "Use model.float() or backend='torch'."
         )
     return checked(first.dtype, *given)

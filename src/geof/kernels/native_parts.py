@@ -45,12 +45,12 @@ from geof.kernels.operators import stand_in
 # --- apply_frames: h = L xi, y = L phi(xi) ------------------------------------------------------
 
 
-def _checked_frames(z: Tensor, x: Tensor, message: Tensor | None = None) -> list[Any]:
-    """Return coordinates, features and messages; see :func:`checked`."""
+def _checked_frames(z: Tensor, x: Tensor, *message: Tensor) -> list[Any]:
+    """Return coordinates, features and messages, where there are any; see :func:`checked`."""
     shapes = Layouts.of_features("x", x)
     given = ("x", x, shapes.features), ("z", z, shapes.packed)
-    x, z, message = checked_floats(*given, ("message", message, shapes.features))
-    return [z, x, message]
+    x, z, *rest = checked_floats(*given, *(("message", m, shapes.features) for m in message))
+    return [z, x, *rest]
 
 
 @torch.library.custom_op("geof::apply_frames", mutates_args=())
@@ -114,14 +114,14 @@ def environment(z: Tensor, x: Tensor) -> Tensor:
 
 
 def _run_environment(z: Tensor, x: Tensor) -> Tensor:
-    z, x, _ = _checked_frames(z, x)
+    z, x = _checked_frames(z, x)
     h = dense_like(x)
     call("apply_frames", fill(Frames, shape=features_shape(x), z=z, x=x, h=h))
     return h
 
 
 def _run_environment_backward(grad_h: Tensor, z: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    z, x, _ = _checked_frames(z, x)
+    z, x = _checked_frames(z, x)
     (grad_h,) = checked(x.dtype, ("grad_h", grad_h, x.shape))
     grad_z, grad_x = dense_like(z), dense_like(x)
     arguments = fill(

@@ -324,7 +324,8 @@ def block_cholesky(
     t = 0
     while (t < tries) & (tl.sum(pending, axis=0) > 0):
         relative = tl.load(relative_jitters + t)
-        jitter = tl.load(jitters + t) + relative * scale
+        # No part of a sum that overflows: 0 times it would be no number.
+        jitter = tl.load(jitters + t) + tl.where(relative > 0, relative * scale, 0)
         # Every pivot is at least the jitter before rounding: what is far below is rounding alone.
         least = tl.where(relative > 0, 0.5 * jitter, 0)
         rest = given + tl.where((r == s) & there, jitter[:, None, None], 0)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from geof.data.columns import Schema
 from geof.devices import resolve_device
 from geof.errors import ConfigError, DataError, GeometryError, NonFiniteError, StoppedError
 from geof.geometry import BlockCounts, counting_blocks
-from geof.io import write_atomically, write_json
+from geof.io import write_atomically, write_json, writing
 from geof.machine import note_machine
 from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
 from geof.training.callbacks import Callback, Callbacks
@@ -582,14 +582,21 @@ class Trainer:
             return
         path = self.out / "metrics.jsonl"
         write_atomically(path, "".join(r.line() for r in self.progress.reports).encode())
-        with path.open("a") as file:
+        with writing(path):
+            file = path.open("a")
+        try:
 
             def append(report: EpochReport) -> None:
-                file.write(report.line())
-                file.flush()
+                with writing(path):
+                    file.write(report.line())
+                    file.flush()
 
             yield append
-            os.fsync(file.fileno())
+            with writing(path):
+                os.fsync(file.fileno())
+        finally:
+            with suppress(OSError):  # what could not be written has been told
+                file.close()
 
     def _result(self) -> Result:
         config, task, progress, network = self.config, self.task, self.progress, self.network

@@ -1,0 +1,51 @@
+"""The table of calls with kernels that the sanitizers watch."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from geof.kernels import BACKENDS
+from tests.faults.calls import calls
+from tests.faults.harness import tries
+from tests.kernels.sanitized import SEEN, best_level, build, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def reports(said: str) -> list[str]:
+    """Return what a sanitizer said of the kernels; how torch's threads wait it does not know."""
+    found = re.split(rf"^(?=.*(?:{'|'.join(SEEN)}))", said, flags=re.MULTILINE)[1:]
+    return [report for report in found if "geof_kernels" in report or "/native/" in report]
+
+
+def test_reports_of_the_kernels_are_told_from_those_of_torch():
+    theirs = "WARNING: ThreadSanitizer: data race\n  #0 memset\n  #1 c10::alloc (libc10.so)\n"
+    ours = "WARNING: ThreadSanitizer: data race\n  #0 store native/lanes.h (geof_kernels.so)\n"
+    assert reports("a call\n" + theirs + "another\n" + ours + theirs) == [ours]
+
+
+@pytest.mark.skipif("native" not in BACKENDS, reason="needs the compiled kernels")
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_the_table_of_calls(sanitizer, tmp_path, tried):
+    """Right and wrong tensors, in one process with three threads."""
+    made = build(tmp_path, sanitizer, best_level())
+    nodes = 150 if sanitizer == "thread" else 7  # of few, one thread does all the work
+    done = run(
+        *(sys.executable, "-m", "tests.faults.calls", nodes, 3, tries(8, 1), made.package()),
+        timeout=3000,
+        LD_PRELOAD=made.preload(),
+        ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=1",  # of Python, not of ours
+        TSAN_OPTIONS="exitcode=0",
+        PYTHONPATH=f"{made.package()}{os.pathsep}{ROOT}",
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert reports(done.stderr) == []
+    found = re.search(r"(\d+) calls", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) > 20 * len(calls())
+    tried(int(found[1]))
