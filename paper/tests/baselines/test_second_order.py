@@ -12,10 +12,9 @@ from torch.nn import functional as F
 from torch_geometric.nn import GINConv
 from torch_geometric.utils import to_undirected
 
-from geof.data.catalogue import CATALOGUE
 from geof.errors import ConfigError
 from geof.kernels import BACKENDS
-from geof.methods.interface import GraphInputs, InputShape
+from geof.methods.interface import GraphInputs
 from geof.methods.registry import load_preset
 from geof.nn import GeoFConv
 from geof.nn.settings import StepSettings
@@ -27,11 +26,11 @@ from geof.testing import (
     draw_parameters,
     random_graph,
 )
-from geof.training import Network, RunConfig
 from geof_paper.baselines.parameter_matching import TOLERANCE, match_parameters
 from geof_paper.baselines.second_order import ARGNNWithSO, GCNWithSO, GINWithSO, ResidualStatistic
 from geof_paper.grid import records
 from geof_paper.grid.cells import BENCHMARKS, Row
+from geof_paper.grid.matched import matching_widths, parameters, size_of_geof
 
 RESULTS = Path(__file__).parents[2] / "results"
 HOSTS = {"gcn-so": GCNWithSO, "gin-so": GINWithSO, "argnn-so": ARGNNWithSO}
@@ -342,28 +341,6 @@ class TestARGNNWithSO(HostCase):
 
 # --- As many parameters as GeoF ------------------------------------------------------------------
 
-FEATURES = {"FRANKENSTEIN": 5}
-"""Where the recorded runs had other features than the catalogue names: no node attributes."""
-
-INNER_RATIOS = {"gcn-so": (1.0,), "gin-so": (1.0, 0.5, 2.0), "argnn-so": (1.0, 0.5, 2.0)}
-
-
-def parameters(method: str, task: str, dataset: str, tree: dict) -> int:
-    """Return the size of the whole network, built without memory."""
-    facts = CATALOGUE[dataset].expected
-    config = RunConfig(
-        method=method, task=task, options=tree["options"], readout=tree.get("readout", {})
-    )
-    shape = InputShape(FEATURES.get(dataset, facts.features), 17, facts.classes)
-    with torch.device("meta"):
-        network = Network(config, shape)
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
-def size_of_geof(task: str, dataset: str) -> int:
-    """Return the size of GeoF's network."""
-    return parameters("geof", task, dataset, load_preset("geof", "tuned", task, dataset))
-
 
 @pytest.mark.parametrize(("task", "dataset"), BENCHMARKS)
 def test_shapes_are_those_of_the_recorded_runs(task, dataset):
@@ -395,21 +372,7 @@ def test_presets_match_geof_in_parameters_and_in_the_statistic(host, task, datas
 @pytest.mark.parametrize("host", HOSTS)
 def test_presets_are_what_the_search_finds(host, task, dataset):
     tree = load_preset(host, "matched", task, dataset)
-    geof = load_preset("geof", "tuned", task, dataset)["options"]
-    block_size = geof["hidden_channels"] // geof["blocks"]
-
-    def count(width: int, inner: int, rank: int) -> int:
-        widths = {"hidden_channels": width, "blocks": width // block_size}
-        options = tree["options"] | widths | {"inner_channels": inner, "rank": rank}
-        return parameters(host, task, dataset, tree | {"options": options})
-
-    found = match_parameters(
-        count,
-        size_of_geof(task, dataset),
-        block_size=block_size,
-        near=geof["hidden_channels"],
-        inner_ratios=INNER_RATIOS[host],
-    )
+    found = matching_widths(host, task, dataset, tree)
     options = tree["options"]
     width = options["hidden_channels"]
     chosen = (width, options.get("inner_channels", width), options["rank"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import pytest
 from geof.cli import main
 from geof.errors import ConfigError
 from geof.io import read_yaml
+from geof.methods import registry
 from geof.methods.registry import get_method, load_preset
 from geof.training.config import RunConfig
 from geof_paper.commands.folders import results_folder
 from geof_paper.grid import search as study
 from geof_paper.grid.cells import BENCHMARKS
+from geof_paper.grid.matched import HOSTS, write_matched
+from geof_paper.grid.preset_text import sections
 from geof_paper.grid.search import (
     Search,
     TrialRow,
@@ -261,7 +265,7 @@ def test_the_cost_of_a_search_comes_from_recorded_epochs():
 def test_a_search_by_command(method, key, tiny, tmp_path, capsys, monkeypatch):
     plan = plan_of(method)
     own = load_preset(method, plan.preset(method, "node"), "node", "CiteSeer")[key]
-    short = {"training": {"epochs": 1}, "space": {key: [own, 0.5]}}
+    short = {"training": {"epochs": 1}, "space": {key: [own, 0.5]}, "fixed": {}}
     monkeypatch.setattr(Search, "declared", short)
     monkeypatch.setitem(PLANS, plan.name, replace(plan, trials=2))
     words = ["reproduce", "search", "--plan", plan.name, "--tasks", "node", "--datasets"]
@@ -281,3 +285,27 @@ def test_a_search_by_command(method, key, tiny, tmp_path, capsys, monkeypatch):
     before = (folder / "summary.csv").read_bytes()
     assert main(words) == 0  # nothing is trained twice
     assert (folder / "summary.csv").read_bytes() == before
+
+
+def test_what_every_trial_has_stands_in_the_preset():
+    search = next(s for s in searches() if s.name == "link-PubMed-geof")
+    assert search.base.options["controller_channels"] == 8
+    found = replace(row(0, 90.0), fixed=search.declared["fixed"])
+    text = with_found("all:\n  epochs: 9 # x\n", "PubMed", found, 8, {})
+    assert "  options:\n    controller_channels: 8 # of all trials\n" in text
+
+
+def test_controls_follow_geof(tmp_path, monkeypatch):
+    """Written anew, the controls' presets of a searched benchmark load as those that ship."""
+    shipped = {host: load_preset(host, "matched", "node", "CiteSeer") for host in HOSTS}
+    for host in HOSTS:
+        method = get_method(host)
+        shutil.copytree(method.presets, tmp_path / host)
+        monkeypatch.setitem(registry._METHODS, host, replace(method, presets=tmp_path / host))
+        file = tmp_path / host / "matched" / "node.yaml"
+        before, _, after = sections(file.read_text(), "CiteSeer")
+        file.write_text(before + after)
+        assert load_preset(host, "matched", "node", "CiteSeer") != shipped[host]
+    assert len(write_matched([("node", "CiteSeer")])) == len(HOSTS)
+    for host in HOSTS:
+        assert load_preset(host, "matched", "node", "CiteSeer") == shipped[host]

@@ -300,10 +300,11 @@ def _sections_of(method: str, preset: str, task: str) -> Tree:
         )
     folder = get_method(method).presets
     assert folder is not None  # or it would have no names
-    return _sections(folder / preset / f"{task}.yaml")
+    file = folder / preset / f"{task}.yaml"
+    return _sections(file, file.stat().st_mtime_ns) if file.is_file() else {}
 
 
 @cache
-def _sections(path: Path) -> Tree:
-    """Return a preset's file, read once; nothing where it has none for the task."""
-    return read_yaml(path) if path.is_file() else {}
+def _sections(path: Path, changed: int) -> Tree:
+    """Return a preset's file, read once as long as it stays as it is."""
+    return read_yaml(path)

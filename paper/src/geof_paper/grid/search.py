@@ -10,11 +10,9 @@ read.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +26,8 @@ from geof.training.config import RunConfig
 from geof.training.sweep import Order, Study
 from geof.training.trials import Runner, TrialTrainer
 from geof_paper.grid.cells import Benchmark, Row
+from geof_paper.grid.matched import write_matched
+from geof_paper.grid.preset_text import as_yaml, lines_of, sections, values_of
 from geof_paper.grid.records import read_runs
 from geof_paper.grid.search_plans import PLANS, Plan, plan_of
 from geof_paper.searches import SEARCHES
@@ -59,16 +59,23 @@ class Search:
 
     @cached_property
     def declared(self) -> dict[str, Any]:
-        """What its file says: the budget of a trial (``training``) and the ``space``."""
+        """What its file says: the budget of a trial (``training``), the ``space``, and ``fixed``.
+
+        The last are options, in sections, that every trial has, whatever the preset says.
+        """
         task, dataset = self.benchmark
         file = SEARCHES / self.method / f"{task}.yaml"
         tree = read_yaml(file)
-        if tree.keys() != {"training", "space"}:
-            raise ConfigError(f"Expected 'training' and 'space' in '{file}' (got {sorted(tree)}).")
+        if tree.keys() - {"fixed"} != {"training", "space"}:
+            raise ConfigError(
+                f"Expected 'training', 'space' and perhaps 'fixed' in '{file}' (got "
+                f"{sorted(tree)})."
+            )
         own = tree["training"].pop(dataset, {})
         others = [key for key, value in tree["training"].items() if isinstance(value, dict)]
         budget = {k: v for k, v in tree["training"].items() if k not in others}
-        return {"training": budget | own, "space": tree["space"]}
+        fixed = tree.get("fixed", {})
+        return {"training": budget | own, "space": tree["space"], "fixed": fixed}
 
     @cached_property
     def base(self) -> RunConfig:
@@ -78,7 +85,8 @@ class Search:
         about |= {"split": self.plan.splits[0]}
         data = {"dataset": dataset}
         data |= {} if self.data_root is None else {"data_root": str(self.data_root)}
-        return RunConfig.parse({**about, "data": data}, self.declared["training"])
+        declared = self.declared
+        return RunConfig.parse({**about, "data": data}, declared["training"], declared["fixed"])
 
     def study(self, work: Path) -> Study:
         """Return its study in the folder of all."""
@@ -138,6 +146,7 @@ class Search:
                 training=self.declared["training"],
                 error=trial.error,
                 plan=self.plan.name,
+                fixed=self.declared["fixed"],
             )
             for trial in sorted(study.open().finished(), key=lambda trial: trial.number)
         ]
@@ -159,6 +168,7 @@ class TrialRow:
     training: dict[str, Any]
     error: str | None = None
     plan: str = "rivals"  # the only one there was at first
+    fixed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def search(self) -> tuple[TaskKind, str, str]:
@@ -270,8 +280,6 @@ def markdown(rows: Sequence[TrialRow]) -> str:
 
 # Into the presets --------------------------------------------------------------------------------
 
-_VALUE = re.compile(r"( +)(\w+): (.+?)(?: +# (.*))?$")
-
 
 def write_presets(rows: Sequence[TrialRow]) -> list[Path]:
     """Put what each complete search found into the presets of its group; return the files."""
@@ -290,6 +298,9 @@ def write_presets(rows: Sequence[TrialRow]) -> list[Path]:
             text = with_found(text, dataset, best, count, found)
         write_atomically(file, text.encode())
         written[file] = None
+        if best.method == "geof":  # whose recipe and size the controls have
+            group = (best.dataset, *plan.groups[best.task, best.dataset])
+            written |= dict.fromkeys(write_matched([(best.task, dataset) for dataset in group]))
     return list(written)
 
 
@@ -301,10 +312,12 @@ def with_found(
     What was not searched stays there with its reason, but for the budget: validation ends a run.
     Where only changes are taken over, a budget that ends by patience stays as well.
     """
-    before, old, after = _sections(text, dataset)
+    before, old, after = sections(text, dataset)
     reason = f"search on {best.dataset}: best of {count}, validation {best.validation:.2f}"
-    kept = {name: (value, why) for name, value, why in _values_of(old)}
-    found = {key: (_yaml(value), reason) for key, value in values.items()}
+    kept = {name: (value, why) for name, value, why in values_of(old)}
+    found = {key: (as_yaml(value), reason) for key, value in values.items()}
+    for section, options in best.fixed.items():
+        found |= {f"{section}.{key}": (as_yaml(v), "of all trials") for key, v in options.items()}
     plan = PLANS[best.plan]
     if not (plan.only_changes and _ends_by_patience(text, dataset)):
         epochs, patience = plan.budget((best.task, dataset))
@@ -313,45 +326,11 @@ def with_found(
             epochs = min(epochs, round(4 / 3 * best.training["epochs"]))
             why = "of the schedule, which ends where it is told to; a third more than a trial's"
         found |= {"epochs": (str(epochs), why), "patience": (str(patience), "likewise")}
-    return before + f"{dataset}:\n" + _lines_of(kept | found) + after
+    return before + f"{dataset}:\n" + lines_of(kept | found) + after
 
 
 def _ends_by_patience(text: str, dataset: str) -> bool:
     own: dict[str, str] = {}
     for name in ("all", dataset):
-        own |= {key: value for key, value, _ in _values_of(_sections(text, name)[1])}
+        own |= {key: value for key, value, _ in values_of(sections(text, name)[1])}
     return own.get("patience", "null") != "null"
-
-
-def _sections(text: str, dataset: str) -> tuple[str, str, str]:
-    """Return what stands before a dataset's section, in it, and after it."""
-    heads = [m.start() for m in re.finditer(r"^\S+:", text, re.MULTILINE)] + [len(text)]
-    for start, end in pairwise(heads):
-        if text.startswith(f"{dataset}:", start):
-            return text[:start], text[start:end], text[end:]
-    return text if text.endswith("\n") else f"{text}\n", "", ""
-
-
-def _values_of(section: str) -> Iterator[tuple[str, str, str]]:
-    """Yield dotted names of options with the text of their value and reason."""
-    within = ""
-    for line in section.splitlines()[1:]:
-        if line.startswith("  ") and line.endswith(":"):
-            within = line.strip(" :")
-        elif (match := _VALUE.match(line)) is not None:
-            indent, name, value, why = match.groups()
-            yield name if len(indent) == 2 else f"{within}.{name}", value, why or ""
-
-
-def _lines_of(values: Mapping[str, tuple[str, str]]) -> str:
-    lines = [f"  {k}: {v} # {why}\n" for k, (v, why) in values.items() if "." not in k]
-    for section in dict.fromkeys(key.partition(".")[0] for key in values if "." in key):
-        lines.append(f"  {section}:\n")
-        own = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{section}.")}
-        lines += [f"    {name}: {value} # {why}\n" for name, (value, why) in own.items()]
-    return "".join(lines)
-
-
-def _yaml(value: Any) -> str:
-    text = json.dumps(value)
-    return value if isinstance(value, str) and value.isalnum() else text
