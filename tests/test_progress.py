@@ -115,9 +115,41 @@ def test_batches_and_long_epochs_are_told(clock):
         meter.epoch(EpochReport(1, 0.5, 90.0, 0.1, 0.01, 1.0))
     assert plain.file.getvalue().splitlines() == [
         "epoch 1, batch 3 of 8",
-        "epoch 1 is at work, 0:40 since the start",
+        "epoch 1, batch 3 of 8, 0:40 since the start",
         "note: An epoch takes 0:40; 10 at most 6:00 more. Cheaper: fanouts=[10,10].",
     ]
+
+
+def test_batches_have_the_time_left_and_a_long_epoch_is_told_within_it(clock):
+    from geof.training import EpochReport
+
+    plain = console()
+    with shown.training_meter(plain, 10, quiet=False, cheaper="less") as meter:
+        clock[0] += 4  # data and the first batch
+        meter.batch(1, 11, 110)  # resumed in the midst of an epoch
+        for step in (12, 13, 14):
+            clock[0] += 2
+            meter.batch(1, step, 110)
+        clock[0] += 10
+        meter.pulse()
+        meter.epoch(EpochReport(1, 0.5, 90.0, 0.1, 0.01, 1.0))
+        clock[0] += 15
+        meter.pulse()
+        meter.batch(2, 1, 110)
+    assert plain.file.getvalue().splitlines() == [
+        "note: An epoch takes about 3:40; 10 at most 36:40 more. Cheaper: less.",
+        "epoch 1, batch 14 of 110, 3:12 of the epoch left, 0:20 since the start",
+        "epoch 2 is at work, 0:35 since the start",
+    ]
+
+
+def test_short_epochs_of_batches_cost_nothing_to_speak_of(clock):
+    plain = console()
+    with shown.training_meter(plain, 10, quiet=False) as meter:
+        for step in range(1, 20):
+            clock[0] += 0.5
+            meter.batch(1, step, 20)
+    assert plain.file.getvalue() == ""
 
 
 def endless_epoch(began: float) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 15.0
 """Time from one plain line to the next."""
 
+SURE_SECONDS = 5.0
+"""Batches are watched so long before an epoch's time is told."""
+
 
 class Meter(Protocol):
     """Receives what happens during a run."""
@@ -85,6 +88,8 @@ def training_meter(
             self.done = 0  # of all, those of an earlier process among them
             self.seen = 0  # here
             self.told = False  # what it costs
+            self.at = ""  # how far the epoch is
+            self.first = (0, 0, 0.0)  # the epoch, the first batch seen of it, and when
 
         def start(self, title: str) -> None:
             self.before = self.done
@@ -94,7 +99,8 @@ def training_meter(
 
         def epoch(self, report: EpochReport) -> None:
             self.done, self.seen = self.before + report.epoch, self.seen + 1
-            self._cost()
+            self.at = ""
+            self._cost(time.monotonic() - self.began)
             status = f"epoch {report.epoch}, loss {report.loss:.3f}"
             if report.validation is not None:
                 status += f", validation {shown(report.validation, 1)}"
@@ -104,23 +110,33 @@ def training_meter(
                 self._plain(status)
 
         def batch(self, epoch: int, step: int, steps: int) -> None:
-            status = f"epoch {epoch}, batch {step} of {steps}"
+            if steps <= 1:
+                return
             now = time.monotonic()
-            if live and steps > 1:
-                progress.update(bar, status=status)
-            elif not quiet and steps > 1 and now - self.spoke >= PLAIN_SECONDS:
-                console.print(status, highlight=False, soft_wrap=True)
+            if epoch != self.first[0]:
+                self.first = (epoch, step, now)
+            # A resumed epoch begins in its midst: the pace is that of the batches seen here.
+            seen, passed = step - self.first[1], now - self.first[2]
+            self.at = f"epoch {epoch}, batch {step} of {steps}"
+            if seen:
+                self.at += f", {clock(passed / seen * (steps - step))} of the epoch left"
+            if seen and passed >= SURE_SECONDS:
+                self._cost(passed / seen * steps, "about ")
+            if live:
+                progress.update(bar, status=self.at)
+            elif not quiet and now - self.spoke >= PLAIN_SECONDS:
+                console.print(self.at, highlight=False, soft_wrap=True)
                 self.spoke = now
 
-        def _cost(self) -> None:
-            """Say after the first epoch what all of them will take, where that is long."""
-            each = time.monotonic() - self.began
+        def _cost(self, each: float, about: str = "") -> None:
+            """Say as soon as it is known what all epochs will take, where that is long."""
             if self.told or quiet:
                 return
-            self.told = True
+            self.told = not about or each >= LONG
             left = each * (total - self.done)
             if each >= LONG:
-                text = f"note: An epoch takes {clock(each)}; {total} at most {clock(left)} more."
+                text = f"note: An epoch takes {about}{clock(each)}; "
+                text += f"{total} at most {clock(left)} more."
                 text += f" Cheaper: {cheaper}." if cheaper else ""
                 console.print(text, highlight=False, soft_wrap=True, markup=False)
 
@@ -128,9 +144,9 @@ def training_meter(
             """Say that an epoch is still at work."""
             now = time.monotonic()
             if now - self.spoke >= PLAIN_SECONDS:
-                since = clock(now - self.began)
+                doing = self.at or f"epoch {self.done - self.before + 1} is at work"
                 console.print(
-                    f"epoch {self.done - self.before + 1} is at work, {since} since the start",
+                    f"{doing}, {clock(now - self.began)} since the start",
                     highlight=False,
                     soft_wrap=True,
                 )

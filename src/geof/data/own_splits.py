@@ -100,7 +100,7 @@ def own_split(
         column = "smiles"  # as who reads a table in Python calls it
     if column not in data.aside:
         what = (
-            "a table of SMILES (--molecules; in Python read_molecules(..., aside=['smiles'])) or "
+            "a table of SMILES (--molecules), in Python read_molecules(..., aside=['smiles']), or "
             "ogbg-molhiv"
         )
         if column != SMILES:
