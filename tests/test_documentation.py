@@ -63,6 +63,7 @@ def test_tutorials_run_with_their_commands(name, tmp_path, monkeypatch, capsys):
 
 def test_every_page_with_python_is_run_by_a_test():
     run = {"README.md", "docs/large-graphs.md", "docs/training.md", "docs/estimators.md"}
+    run |= {"docs/distributed.md"}
     run |= {"docs/pyg.md"}  # tests/test_examples.py
     run |= {"docs/own-data.md"}  # tests/data/test_tables.py
     run |= {str(page.relative_to(ROOT)) for page in TUTORIALS}
@@ -73,6 +74,10 @@ def test_every_page_with_python_is_run_by_a_test():
 def test_large_graph_examples_run_one_after_another(capsys):
     namespace = run_blocks(ROOT / "docs" / "large-graphs.md")
     assert namespace["whole"].allclose(namespace["pieces"], atol=1e-4)
+
+
+def test_the_example_of_several_processes_runs_alone(capsys):
+    assert run_blocks(ROOT / "docs" / "distributed.md")["result"].epochs == 2
 
 
 def test_the_example_of_the_trainer_runs(capsys):
