@@ -92,6 +92,10 @@ def test_large_graph_examples_run_one_after_another(capsys):
     assert namespace["whole"].allclose(namespace["pieces"], atol=1e-4)
 
 
+def test_the_example_of_several_processes_runs_alone(capsys):
+    assert run_blocks(ROOT / "docs" / "distributed.md")["result"].epochs == 2
+
+
 def test_the_example_of_the_trainer_runs(capsys):
     text = (ROOT / "docs" / "training.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

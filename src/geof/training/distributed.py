@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -402,10 +403,8 @@ class TorchRanks(Ranks):
 
         Batches of graphs are divided; one graph is seen by rank 0 alone, whose memory it may fill.
         """
-        if isinstance(task, GraphTask):
-            seen = evaluate()
-            return Scores(**self.told(lambda: asdict(seen)))
-        return Scores(**self.told(lambda: asdict(evaluate())))
+        seen = evaluate() if isinstance(task, GraphTask) else None
+        return Scores(**self.told(lambda: asdict(seen or evaluate())))
 
 
 class _AskedToEndError(RuntimeError):
@@ -444,4 +443,6 @@ def _is_about_ranks(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
+    """Return what torch says, without the place in its sources and its advice."""
+    line = str(error).strip().partition("\n")[0].partition(" This is typically")[0]
+    return re.sub(r"^\[/[^]]*\] ", "", line).rstrip(".")
