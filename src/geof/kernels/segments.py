@@ -76,8 +76,8 @@ def rectangles(target: Tensor, num_nodes: int, width: int) -> Iterator[Rectangle
     count = torch.bincount(target, minlength=num_nodes)
     first = count.cumsum(0) - count
     sizes, order = count.sort(stable=True)
-    lengths = torch.tensor([0, *LENGTHS], device=target.device)
-    cuts = torch.searchsorted(sizes, lengths, right=True).tolist()
+    lengths = torch.tensor([0, *LENGTHS]).to(target.device)
+    cuts = torch.searchsorted(sizes, lengths, right=True).cpu().tolist()
     entries = CACHED if target.device.type == "cpu" else BOUNDED
     for length, start, stop in zip(LENGTHS, cuts[:-1], cuts[1:], strict=True):
         if start == stop:
