@@ -275,7 +275,7 @@ def _sums(
     start, count = targets.start, len(own)
     weight = h.new_empty(len(source))
     first = torch.zeros_like(own)
-    outer = y.new_zeros(count * y.size(1) * second, m, m).unflatten(0, (count, -1))
+    outer = y.new_zeros(count, y.size(1), m, m) if second else y.new_empty(0)
     for group in rectangles(target - start if start else target, count, own.size(1)):
         i, shape = group.nodes, group.place.shape
         j = group.neighbours(source, start)
@@ -302,8 +302,8 @@ def _sums(
             neighbour -= own.index_select(0, i).unsqueeze(1)
             neighbour *= w.sqrt().unsqueeze(-1)  # both factors of a product have it
             residual = _edges_last(neighbour, m)
-            outer[i] = torch.bmm(residual, residual.mT).unflatten(0, (len(i), -1))
-    return weight, first.view(count, -1, m), outer if second else y.new_empty(0)
+            outer[i] = torch.bmm(residual, residual.mT).unflatten(0, (len(i), y.size(1)))
+    return weight, first.view(count, y.size(1), m), outer
 
 
 @_edge_moments.register_fake

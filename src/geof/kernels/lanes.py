@@ -362,10 +362,11 @@ def _pulled_back_gradient(
     grad_target: Tensor | None,
     _: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    _, aggregate, _, target, _ = ctx.saved_tensors
+    saved = ctx.saved_tensors
+    _, aggregate, _, target, _ = saved
     pull = torch.zeros_like(aggregate) if grad_aggregate is None else grad_aggregate
     bend = torch.zeros_like(target) if grad_target is None else grad_target
-    made = _pulled_back_backward(pull, grad_moment, bend, *ctx.saved_tensors, ctx.floor)
+    made = _pulled_back_backward(pull, grad_moment, bend, *saved, ctx.floor)
     return *made, None, None, None, None
 
 
@@ -384,7 +385,8 @@ def low_rank(left: Tensor, right: Tensor) -> Tensor:
         rows, columns = _lanes(u[piece]), _lanes(v[piece])
         product = rows[:, :1] * columns[:, 0]
         for k in range(1, u.size(2)):
-            product.addcmul_(rows[:, k : k + 1], columns[:, k])
+            # Not fused: infinities of both signs make a NaN, which the clip does not hide.
+            product += rows[:, k : k + 1] * columns[:, k]
         made[piece] = _below(product, product[0, :0]).t()
     return made.view(*left.shape[:-2], made.size(1))
 
