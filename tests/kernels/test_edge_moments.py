@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from geof.errors import ConfigError
-from geof.kernels import Neighbourhoods, factored, resolve_backend
+from geof.kernels import Neighbourhoods, factored, resolve_backend, segments
 
 
 @pytest.fixture
@@ -48,10 +48,7 @@ def test_operator_is_registered_soundly(inputs):
 def test_pieces_do_not_change_the_sums(inputs, monkeypatch):
     h, y, edges = inputs
     whole = factored.edge_moments(h, y, edges, 2.0, second=True)
-    monkeypatch.setattr(factored, "_PIECE_ENTRIES", 1)
-    monkeypatch.setattr(
-        factored, "_pieces", lambda y, count: (slice(i, i + 2) for i in range(0, count, 2))
-    )
+    monkeypatch.setattr(segments, "CACHED", 1)
     for got, wanted in zip(
         factored.edge_moments(h, y, edges, 2.0, second=True), whole, strict=True
     ):

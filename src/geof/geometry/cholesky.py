@@ -172,29 +172,51 @@ def _stabilised_cholesky(
 ) -> tuple[Tensor, Tensor]:
     factor, attempt = _factorise(matrix, jitter)
     failed = attempt > 0
-    retried = int(failed.sum())
-    if retried:
-        _refuse_non_finite(matrix.tril(), failed)
-        for t in range(1, retries + 1):
-            again, info = _factorise(matrix[failed], jitter * growth**t)
-            factor[failed] = again
-            attempt[failed] = torch.where(info > 0, t + 1, t)
-            failed = attempt > t
-            if not failed.any():
-                break
+    if bool(failed.any()):
         schedule = JitterSchedule(jitter, growth, retries)
-        if rescue and failed.any():
-            factor[failed], attempt[failed] = _rescue(matrix[failed], schedule)
-        report_attempts(
-            attempt.numel(),
-            schedule,
-            indefinite=0 if rescue else int(failed.sum()),
-            retried=retried,
-            most_retries=int(attempt.max()),
-            rescued=int(is_rescued(attempt, schedule).sum()) if rescue else 0,
-            kept=int(is_kept(attempt, schedule).sum()) if rescue else 0,
-        )
-    _refuse_non_finite(factor.diagonal(dim1=-2, dim2=-1).unsqueeze(-1), None)
+        again = served(matrix[failed], attempt.numel(), schedule, rescue=rescue)
+        factor[failed], attempt[failed] = again
+    refuse_non_finite(factor.diagonal(dim1=-2, dim2=-1).unsqueeze(-1))
+    return factor, attempt
+
+
+def served(
+    blocks: Tensor, total: int, schedule: JitterSchedule, *, rescue: bool
+) -> tuple[Tensor, Tensor]:
+    """Return factors and attempts of ``(k, m, m)`` blocks that the first jitter does not serve.
+
+    Args:
+        blocks: Symmetric; the lower triangle is read.
+        total: How many blocks there are with those that were served, for what is reported.
+        schedule: The jitters to try.
+        rescue: Whether to go on with jitters relative to a block's size, and with the identity.
+
+    Raises:
+        NonFiniteError: If a block has a NaN or an infinity.
+        NotPositiveDefiniteError: If one stays indefinite and is not to be rescued.
+    """
+    refuse_non_finite(blocks.tril(), total)
+    factor, attempt = _factorise(blocks, schedule.initial)
+    failed = torch.ones_like(attempt, dtype=torch.bool)
+    attempt.fill_(1)
+    for t in range(1, schedule.retries + 1):
+        again, info = _factorise(blocks[failed], schedule.initial * schedule.growth**t)
+        factor[failed] = again
+        attempt[failed] = torch.where(info > 0, t + 1, t)
+        failed = attempt > t
+        if not failed.any():
+            break
+    if rescue and failed.any():
+        factor[failed], attempt[failed] = _rescue(blocks[failed], schedule)
+    report_attempts(
+        total,
+        schedule,
+        indefinite=0 if rescue else int(failed.sum()),
+        retried=len(blocks),
+        most_retries=int(attempt.max()),
+        rescued=int(is_rescued(attempt, schedule).sum()) if rescue else 0,
+        kept=int(is_kept(attempt, schedule).sum()) if rescue else 0,
+    )
     return factor, attempt
 
 
@@ -224,11 +246,15 @@ def _factorise(matrix: Tensor, jitter: float | Tensor) -> tuple[Tensor, Tensor]:
     return factor.contiguous(), (info > 0).long()
 
 
-def _refuse_non_finite(blocks: Tensor, chosen: Tensor | None) -> None:
-    """Raise when a block, among the chosen, is not finite: no jitter can mend that."""
+def refuse_non_finite(blocks: Tensor, total: int | None = None) -> None:
+    """Raise when one of ``(..., r, c)`` blocks is not finite: no jitter can mend that.
+
+    Args:
+        blocks: What to look at.
+        total: How many blocks there are in all (default: these).
+    """
     bad = ~blocks.isfinite().all(-1).all(-1)
-    count = int((bad if chosen is None else bad & chosen).sum())
-    report_attempts(bad.numel(), JitterSchedule(), non_finite=count)
+    report_attempts(total or bad.numel(), JitterSchedule(), non_finite=int(bad.sum()))
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ catastrophically in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -34,9 +34,11 @@ from geof.geometry import (
     frame_from_coordinates,
     triangular_solve,
 )
+from geof.kernels import lanes
 from geof.kernels.interface import Evolution, Statistic, StepSpec, StepStatistics, evolved
 from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
+from geof.kernels.segments import Rectangle, rectangles
 
 
 def factored_statistics(
@@ -73,10 +75,9 @@ def statistics_by(
     """
     given = xi.dtype
     xi, message, coords = _working(xi, message, coords)
-    frame = frame_from_coordinates(coords)  # (n, B, m, m)
-    h, y = _images(frame, xi, message, spec)
+    h, y = _images(coords, xi, message, spec)
     moments = moments_of(h, y, edges, spec.temperature, second=_needs_second(spec))
-    return _pulled_back(frame, message, coords, moments, spec, given, target_of)
+    return _pulled_back(message, coords, moments, spec, given, target_of)
 
 
 def factored_images(
@@ -84,7 +85,7 @@ def factored_images(
 ) -> tuple[Tensor, Tensor]:
     r"""Return :math:`L \xi` and :math:`L \phi(\xi)`, ``(n, B, m)``; see ``Backend.images``."""
     xi, message, coords = _working(xi, message, coords)
-    return _images(frame_from_coordinates(coords), xi, message, spec)
+    return _images(coords, xi, message, spec)
 
 
 def factored_targets(
@@ -99,7 +100,6 @@ def factored_targets(
     """Return aggregate and next coordinates of consecutive targets; see ``Backend.targets``."""
     given = xi.dtype
     _, own, z = _working(xi, message, coords)
-    frame = frame_from_coordinates(z)
     moments = EdgeMoments(
         *_sums(
             *images,
@@ -112,10 +112,11 @@ def factored_targets(
             targets=edges.nodes,
         )
     )
-    statistics = _pulled_back(frame, own, z, moments, spec, given)
+    statistics = _pulled_back(own, z, moments, spec, given)
     if evolution is None:
         return statistics.aggregate, coords
-    return statistics.aggregate, evolved(xi, coords, statistics, evolution)[0]
+    following, _ = evolved(xi, coords, statistics, evolution, lanes.low_rank)
+    return statistics.aggregate, following
 
 
 def _working(*values: Tensor) -> list[Tensor]:
@@ -123,8 +124,11 @@ def _working(*values: Tensor) -> list[Tensor]:
     return [value.to(torch.promote_types(value.dtype, torch.float32)) for value in values]
 
 
-def _images(frame: Tensor, xi: Tensor, message: Tensor, spec: StepSpec) -> tuple[Tensor, Tensor]:
-    return apply_frame(frame, xi), apply_frame(frame, message) if spec.frame_transport else message
+def _images(coords: Tensor, xi: Tensor, message: Tensor, spec: StepSpec) -> tuple[Tensor, Tensor]:
+    if spec.frame_transport:
+        made: tuple[Tensor, Tensor] = lanes.images(coords, xi, message)
+        return made
+    return apply_frame(frame_from_coordinates(coords), xi), message
 
 
 def _needs_second(spec: StepSpec) -> bool:
@@ -132,7 +136,6 @@ def _needs_second(spec: StepSpec) -> bool:
 
 
 def _pulled_back(
-    frame: Tensor,
     message: Tensor,
     coords: Tensor,
     moments: EdgeMoments,
@@ -141,7 +144,15 @@ def _pulled_back(
     target_of: _Targets = feedback_target,
 ) -> StepStatistics:
     """Return the statistics that moments in environment coordinates amount to."""
-    pull = frame if spec.frame_transport else None
+    written_out = target_of is feedback_target and spec.frame_transport
+    if written_out and spec.statistic == "full":
+        schedule = spec.schedule
+        scalars = spec.spectral_floor, schedule.initial, schedule.growth, schedule.retries
+        made = lanes.pulled_back(coords, moments.first, moments.second, *scalars)
+        aggregate, moment, target, attempt = made
+        aggregate, target = aggregate.to(given), target.to(given)
+        return StepStatistics(moments.weight, aggregate, moment, target, attempt)
+    pull = frame_from_coordinates(coords) if spec.frame_transport else None
     aggregate = moments.first if pull is None else triangular_solve(pull, moments.first)
     if spec.statistic is None:
         return StepStatistics(moments.weight, aggregate.to(given), None, None, None)
@@ -215,22 +226,17 @@ def local_moment(
     return moment
 
 
-# Edges per piece: about this many outer-product entries, so that a piece's temporaries stay in
-# the processor's cache. On Amazon Computers' size it is some five times faster than all at once.
-_PIECE_ENTRIES = 2**20
+def _carried(group: Rectangle, row: Tensor | None, table: Tensor) -> Tensor:
+    """Return what edges carry, ``(N, K, d)``."""
+    if row is None or not len(table):
+        return table.new_zeros(())
+    chosen = group.of_edges(row.long(), -1)
+    return table.flatten(1)[chosen.clamp_min(0)] * (chosen >= 0).unsqueeze(-1)
 
 
-def _pieces(y: Tensor, num_edges: int) -> Iterator[slice]:
-    size = max(64, _PIECE_ENTRIES // max(1, y[0].numel() * y.size(-1) if len(y) else 1))
-    return (slice(start, start + size) for start in range(0, num_edges, size))
-
-
-def _with_carried(y: Tensor, piece: slice, row: Tensor | None, table: Tensor | None) -> Tensor:
-    """Return the messages of a piece's edges with what the edges carry added."""
-    if row is None or table is None or not len(table):
-        return y
-    chosen = row[piece].long()
-    return y + table[chosen.clamp_min(0)] * (chosen >= 0)[:, None, None]
+def _edges_last(values: Tensor, m: int) -> Tensor:
+    """Return ``(N, K, d)`` as ``(N B, m, K)``, for products over the edges of a block."""
+    return values.mT.contiguous().view(-1, m, values.size(1))
 
 
 @torch.library.custom_op("geof::edge_moments", mutates_args=())
@@ -263,33 +269,41 @@ def _sums(
     targets: slice = slice(0, None),
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return weights and moments of the nodes ``targets``, to which all the edges lead."""
-    own = y[targets]
-    (n, _, m), place = own.shape, target - targets.start if targets.start else target
+    m = y.size(-1)
+    flat_h, flat_y = h.flatten(1), y.flatten(1)
+    own_h, own = flat_h[targets], flat_y[targets]
+    start, count = targets.start, len(own)
     weight = h.new_empty(len(source))
-    for piece in _pieces(y, len(source)):
-        energy = (h[target[piece]] - h[source[piece]]).square_().sum((-2, -1))
-        exponent = -energy / temperature
-        weight[piece] = torch.exp(exponent) if bias is None else exponent + bias[piece]
-    if bias is not None:  # which may be large; without one the self-loop's zero is the largest
-        weight -= h.new_zeros(n).scatter_reduce_(0, place, weight, "amax")[place]
-        for piece in _pieces(y, len(source)):
-            weight[piece] = torch.exp(weight[piece])
-    if active is not None:
-        weight *= active
-    # The largest exponent is the self-loop's zero or was subtracted: every sum is at least one.
-    normaliser = h.new_zeros(n).index_add_(0, place, weight)
-    weight /= normaliser[place]
-
-    first = torch.zeros_like(own, memory_format=torch.contiguous_format)
-    outer = y.new_zeros(*own.shape, m) if second else y.new_empty(0)
-    for piece in _pieces(y, len(source)):
-        i, w = place[piece], weight[piece, None, None]
-        neighbour = _with_carried(y[source[piece]], piece, row, table)
-        first.index_add_(0, i, w * neighbour)
+    first = torch.zeros_like(own)
+    outer = y.new_zeros(count, y.size(1), m, m) if second else y.new_empty(0)
+    for group in rectangles(target - start if start else target, count, own.size(1)):
+        i, shape = group.nodes, group.place.shape
+        j = group.neighbours(source, start)
+        apart = flat_h.index_select(0, j).unflatten(0, shape)
+        apart -= own_h.index_select(0, i).unsqueeze(1)
+        exponent = apart.square_().sum(-1).neg_().div_(temperature)
+        if bias is not None:  # which may be large; without one the self-loop's zero is the largest
+            exponent += group.of_edges(bias)
+        if group.there is not None:
+            exponent.masked_fill_(~group.there, -torch.inf)
+        if bias is not None:
+            exponent -= exponent.amax(1, keepdim=True).clamp_min_(0)
+        w = exponent.exp_()
+        if active is not None:
+            w *= group.of_edges(active)
+        # The largest exponent is the self-loop's zero or was subtracted: a sum is at least one.
+        w /= w.sum(1, keepdim=True)
+        group.write(w, weight)
+        neighbour = flat_y.index_select(0, j).unflatten(0, shape)
+        if table is not None:
+            neighbour += _carried(group, row, table)
+        first[i] = torch.bmm(w.unsqueeze(1), neighbour).squeeze(1)
         if second:
-            residual = neighbour - own[i]
-            outer.index_add_(0, i, (w * residual).unsqueeze(-1) * residual.unsqueeze(-2))
-    return weight, first, outer
+            neighbour -= own.index_select(0, i).unsqueeze(1)
+            neighbour *= w.sqrt().unsqueeze(-1)  # both factors of a product have it
+            residual = _edges_last(neighbour, m)
+            outer[i] = torch.bmm(residual, residual.mT).unflatten(0, (len(i), y.size(1)))
+    return weight, first.view(count, y.size(1), m), outer
 
 
 @_edge_moments.register_fake
@@ -325,42 +339,52 @@ def _edge_moments_backward(
     row: Tensor | None = None,
     table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_h, grad_y = torch.zeros_like(h), torch.zeros_like(y)
+    n, _, m = y.shape
+    pulls = grad_first.flatten(1)
+    d = pulls.size(1)
+    both = torch.cat([h.flatten(1), y.flatten(1)], dim=1)  # gathered, and summed, at once
+    grad_both, grad_bias = torch.zeros_like(both), torch.zeros_like(weight)
     grad_table = y.new_zeros(0) if table is None else torch.zeros_like(table)
     # Both factors of the outer product carry the same residual.
     curvature = grad_second + grad_second.mT if second else None
-    score = grad_weight.clone()  # d loss / d weight
-    for piece in _pieces(y, len(source)):
-        i, j, w = target[piece], source[piece], weight[piece, None, None]
-        neighbour, pull = _with_carried(y[j], piece, row, table), grad_first[i]
-        score[piece] += (pull * neighbour).sum((-2, -1))
-        reaching = w * pull  # d loss / d y_ij
-        if curvature is not None:
-            residual = neighbour - y[i]
-            bent = (curvature[i] @ residual.unsqueeze(-1)).squeeze(-1)
-            score[piece] += 0.5 * (bent * residual).sum((-2, -1))
-            bent *= w
-            grad_y.index_add_(0, i, bent, alpha=-1)
-            grad_y.index_add_(0, j, bent)
-            grad_y.index_add_(0, j, reaching)
-            reaching += bent
-        else:
-            grad_y.index_add_(0, j, reaching)
-        if row is not None and table is not None:
-            carries = row[piece] >= 0
-            grad_table.index_add_(0, row[piece][carries].long(), reaching[carries])
-
-    # Softmax of -energy / temperature + bias over each neighbourhood.
-    mean_score = h.new_zeros(len(h)).index_add_(0, target, weight * score)
-    grad_bias = weight * (score - mean_score[target])
     rate = -1 / temperature
-    # So small a temperature has no reciprocal, but what is nothing stays nothing.
-    grad_energy = grad_bias * rate if math.isfinite(rate) else -grad_bias / temperature
-    for piece in _pieces(y, len(source)):
-        i, j = target[piece], source[piece]
-        force = (h[i] - h[j]) * (2 * grad_energy[piece, None, None])
-        grad_h.index_add_(0, i, force)
-        grad_h.index_add_(0, j, force, alpha=-1)
+    for group in rectangles(target, n, 2 * d):
+        i, shape = group.nodes, group.place.shape
+        j, w, pull = group.neighbours(source, 0), group.of_edges(weight), pulls.index_select(0, i)
+        differences = both.index_select(0, j).unflatten(0, shape)
+        differences -= both.index_select(0, i).unsqueeze(1)
+        apart, residual = differences[..., :d], differences[..., d:]
+        if table is not None:
+            residual += _carried(group, row, table)
+        # d loss / d weight, up to what all edges of a node share, which the softmax takes away
+        score = group.of_edges(grad_weight)
+        if curvature is None:
+            score += (residual * pull.unsqueeze(1)).sum(-1)
+            torch.mul(w.unsqueeze(-1), pull.unsqueeze(1), out=residual)
+        else:
+            bent = torch.bmm(curvature.index_select(0, i).flatten(0, 1), _edges_last(residual, m))
+            bent = bent.view(len(i), d, -1).mT + pull.unsqueeze(1)
+            score += torch.add(bent, pull.unsqueeze(1)).mul_(residual).sum(-1).mul_(0.5)
+            torch.mul(bent, w.unsqueeze(-1), out=residual)  # d loss / d y_ij from here on
+        if row is not None and table is not None:
+            chosen = group.of_edges(row.long(), -1)
+            carries = chosen >= 0
+            moved = residual[carries].unflatten(1, table.shape[1:])
+            grad_table.index_add_(0, chosen[carries], moved)
+        # Softmax of -energy / temperature + bias over each neighbourhood.
+        pressed = w * (score - (w * score).sum(1, keepdim=True))
+        group.write(pressed, grad_bias)
+        # So small a temperature has no reciprocal, but what is nothing stays nothing.
+        apart *= 2 * (pressed * rate if math.isfinite(rate) else -pressed / temperature)[..., None]
+        own = differences.sum(1).neg_()
+        if curvature is None:
+            own[:, d:] = 0
+        else:
+            own[:, d:].addcmul_(pull, w.sum(1, keepdim=True))
+        grad_both.index_add_(0, i, own)
+        grad_both.index_add_(0, j, differences.flatten(0, 1))
+    parts = (part.clone(memory_format=torch.contiguous_format) for part in grad_both.split(d, 1))
+    grad_h, grad_y = (part.view(y.shape) for part in parts)
     return grad_h, grad_y, grad_bias, grad_table
 
 

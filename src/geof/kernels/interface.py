@@ -87,13 +87,24 @@ class Transport(NamedTuple):
     bias: Tensor
 
 
-def predict_correction(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
+def low_rank_entries(left: Tensor, right: Tensor) -> Tensor:
+    r"""Return :math:`\operatorname{Svec}_{sl}(U V^\top)` of ``(..., m, r)`` factors."""
+    return strictly_lower_vector(left @ right.mT)
+
+
+def predict_correction(
+    xi: Tensor,
+    aggregate: Tensor,
+    controller: Controller,
+    low_rank: Callable[[Tensor, Tensor], Tensor] = low_rank_entries,
+) -> Tensor:
     r"""Return :math:`\Delta z`, ``(n, B, t)``, Eq. (11).
 
     Args:
         xi: ``(n, B, m)``, the feature states.
         aggregate: ``(n, B, m)``, :math:`\bar\xi`.
         controller: The correction network.
+        low_rank: A backend's :func:`low_rank_entries`.
     """
     m = xi.size(-1)
     r = controller.rank(m)
@@ -101,8 +112,8 @@ def predict_correction(xi: Tensor, aggregate: Tensor, controller: Controller) ->
     hidden = F.silu(hidden + controller.shared.unsqueeze(1))
     output = F.linear(hidden, controller.output, controller.bias)
     left, right, log_scale = output.split([m * r, m * r, m], dim=-1)
-    low_rank = left.unflatten(-1, (m, r)) @ right.unflatten(-1, (m, r)).mT  # (n, B, m, m)
-    return torch.cat([strictly_lower_vector(low_rank), log_scale], dim=-1)
+    entries = low_rank(left.unflatten(-1, (m, r)), right.unflatten(-1, (m, r)))
+    return torch.cat([entries, log_scale], dim=-1)
 
 
 def evolve_coordinates(
@@ -219,12 +230,17 @@ class Support(NamedTuple):
 
 
 def evolved(
-    xi: Tensor, coords: Tensor, statistics: StepStatistics, evolution: Evolution
+    xi: Tensor,
+    coords: Tensor,
+    statistics: StepStatistics,
+    evolution: Evolution,
+    low_rank: Callable[[Tensor, Tensor], Tensor] = low_rank_entries,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the next coordinates, Eq. (12), and the correction that went into them."""
     correction = None
     if evolution.controller is not None:
-        correction = predict_correction(xi, statistics.aggregate, evolution.controller)
+        aggregate, controller = statistics.aggregate, evolution.controller
+        correction = predict_correction(xi, aggregate, controller, low_rank)
     following = evolve_coordinates(
         coords,
         statistics.target,
@@ -278,6 +294,7 @@ class Backend:
         targets: ``(images, edges, xi, message, coords, spec, evolution)`` to the aggregate and the
             next coordinates of some consecutive nodes, from the images of all nodes and the edges,
             states and messages of these alone. Records no gradients.
+        low_rank: :func:`low_rank_entries`.
     """
 
     name: str
@@ -289,6 +306,7 @@ class Backend:
     whole: WholeStep | None = None
     images: Images | None = None
     targets: TargetStep | None = None
+    low_rank: Callable[[Tensor, Tensor], Tensor] = low_rank_entries
 
     def step(
         self,
@@ -310,7 +328,7 @@ class Backend:
         statistics = self.statistics(xi, message, coords, edges, spec)
         correction = None
         if evolution is not None:
-            coords, correction = evolved(xi, coords, statistics, evolution)
+            coords, correction = evolved(xi, coords, statistics, evolution, self.low_rank)
         if not trace:
             return StepResult(statistics.aggregate, coords)
         return StepResult(statistics.aggregate, coords, statistics, correction)

@@ -1,0 +1,125 @@
+"""Small matrices written out over lanes: the library's numbers and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from geof.geometry import JitterSchedule, apply_frame, feedback_target, frame_from_coordinates
+from geof.kernels import factored, lanes, segments
+from geof.kernels.interface import low_rank_entries
+from tests.kernels.outcomes import outcome
+
+SCHEDULE = JitterSchedule()
+SCALARS = SCHEDULE.initial, SCHEDULE.growth, SCHEDULE.retries
+
+
+def drawn(random_state, n, blocks, m):
+    draw = random_state(m)
+    second = draw.normal(n, blocks, m, m)
+    return {
+        "coords": 0.4 * draw.normal(n, blocks, m * (m + 1) // 2),
+        "first": draw.normal(n, blocks, m),
+        "second": second @ second.mT,
+    }
+
+
+def by_library(coords, first, second):
+    frame = frame_from_coordinates(coords)
+    aggregate = torch.linalg.solve_triangular(frame, first.unsqueeze(-1), upper=False).squeeze(-1)
+    symmetric = 0.5 * (second + second.mT)
+    moment = factored.local_moment(frame, aggregate, symmetric, "full")
+    moment = moment + 0.3 * torch.eye(first.size(-1), dtype=first.dtype)
+    target, _ = feedback_target(moment, coords, SCHEDULE)
+    return {"aggregate": aggregate, "moment": moment, "target": target}
+
+
+def by_lanes(coords, first, second):
+    made = lanes.pulled_back(coords, first, 0.5 * (second + second.mT), 0.3, *SCALARS)
+    return dict(zip(("aggregate", "moment", "target"), made[:3], strict=True))
+
+
+@pytest.fixture(params=[2, 2**12], ids=["pieces", "whole"])
+def piece(request, monkeypatch):
+    monkeypatch.setattr(lanes, "CACHED", request.param)
+
+
+@pytest.mark.usefixtures("piece")
+class TestParity:
+    @pytest.mark.parametrize("m", [1, 2, 3, 5, 8, 16])
+    def test_feedback(self, random_state, m):
+        inputs = drawn(random_state, 3, 2, m)
+        wanted, found = outcome(by_library, inputs), outcome(by_lanes, inputs)
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("m", [1, 2, 3, 8])
+    def test_images(self, random_state, m):
+        inputs = drawn(random_state, 3, 2, m)
+        given = {"coords": inputs["coords"], "xi": inputs["first"], "message": -inputs["first"]}
+
+        def library(coords, xi, message):
+            frame = frame_from_coordinates(coords)
+            return {"h": apply_frame(frame, xi), "y": apply_frame(frame, message)}
+
+        def written(coords, xi, message):
+            return dict(zip("hy", lanes.images(coords, xi, message), strict=True))
+
+        wanted, found = outcome(library, given), outcome(written, given)
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize(("m", "rank"), [(1, 1), (2, 3), (4, 1), (8, 4)])
+    def test_low_rank(self, random_state, m, rank):
+        draw = random_state(rank)
+        given = {"left": draw.normal(5, 2, m, rank), "right": draw.normal(5, 2, m, rank)}
+        wanted, found = (
+            outcome(lambda left, right, of=of: {"entries": of(left, right)}, given)
+            for of in (low_rank_entries, lanes.low_rank)
+        )
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::geof.errors.NumericalWarning")
+def test_blocks_that_fail_are_served_as_by_the_library(random_state):
+    inputs = drawn(random_state, 4, 2, 4)
+    inputs["second"][0, 0] = -torch.eye(4) * 0.31  # indefinite by more than the first jitters
+    inputs["second"][1, 1] = -torch.eye(4) * 1e9  # which is kept, or rescued by its own size
+    inputs["coords"] *= 0
+    with torch.no_grad():
+        found = lanes.pulled_back(*inputs.values(), 0.3, *SCALARS)
+        moment = found[1]
+        target, attempt = feedback_target(moment, inputs["coords"], SCHEDULE)
+    assert int(attempt.max()) > SCHEDULE.retries
+    assert torch.equal(found[3], attempt)
+    torch.testing.assert_close(found[2], target, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_is_cut_into_what_a_cache_holds_elsewhere(monkeypatch):
+    """On the CPU a piece is as large as its cache; on other devices memory alone bounds it."""
+    monkeypatch.setattr(segments, "CACHED", 1)
+    monkeypatch.setattr(lanes, "CACHED", 1)
+    target = torch.arange(50).repeat_interleave(3)
+    assert sum(1 for _ in segments.rectangles(target, 50, 8)) == 50
+    assert sum(1 for _ in lanes._pieces(torch.empty(50, 4))) == 50
+    elsewhere = torch.empty(50, 4, device="meta")
+    assert sum(1 for _ in lanes._pieces(elsewhere)) == 1
+
+
+@pytest.mark.parametrize(
+    "counts", [[0, 1, 9, 3, 9, 8, 300, 0], [1] * 20, [17, 16, 15, 14], [5000, 2]]
+)
+def test_rectangles_hold_every_edge_once(counts):
+    target = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    seen = torch.zeros(len(target), dtype=torch.long)
+    nodes = []
+    for group in segments.rectangles(target, len(counts), 8):
+        there = torch.ones_like(group.place, dtype=torch.bool)
+        there = there if group.there is None else group.there
+        assert group.place.numel() <= 1.25 * int(there.sum())
+        seen[group.place[there]] += 1
+        assert bool((target[group.place] == group.nodes[:, None])[there].all())
+        nodes += group.nodes.tolist()
+    assert bool((seen == 1).all())
+    assert sorted(nodes) == [i for i, count in enumerate(counts) if count]
