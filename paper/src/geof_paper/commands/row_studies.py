@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROW_STUDIES = {
     "unseen": "graphs nobody tuned for",
     "homophily": "graphs whose edges agree with the classes less and less",
+    "geometry": "graphs whose classes show in means, in covariances, or in both",
     "auto-choices": "single options of the preset auto, on validation",
 }
 """By name, what they are."""
@@ -26,7 +27,12 @@ say = partial(print, flush=True)
 
 def run_row_study(options: argparse.Namespace) -> int:
     """Train what is missing, write rows and table."""
-    studies = {"unseen": _unseen, "homophily": _homophily, "auto-choices": _auto_choices}
+    studies = {
+        "unseen": _unseen,
+        "homophily": _homophily,
+        "geometry": _geometry,
+        "auto-choices": _auto_choices,
+    }
     studies[options.name](options)
     return 0
 
@@ -80,6 +86,30 @@ def _homophily(options: argparse.Namespace) -> None:
     _write(file, "\n".join(parts))
 
 
+def _geometry(options: argparse.Namespace) -> None:
+    from geof_paper.studies.geometry import DRAWS, GRAPHS, TITLES, gains, run_study, table
+    from geof_paper.studies.geometry_graphs import LEVELS, graph_name
+    from geof_paper.studies.trained_rows import read_rows
+
+    levels = _chosen("--datasets", options.datasets, map(graph_name, LEVELS))
+    graphs = [name for name, (level, _) in GRAPHS.items() if graph_name(level) in levels]
+    methods = _chosen("--methods", options.methods, TITLES)
+    file = _file(options)
+    if options.no_run:
+        rows = read_rows(file)
+    else:
+        draws = [int(split) for split in options.splits or DRAWS]
+        rows = run_study(file, graphs, methods, draws, say=say)
+    _require_rows(file, rows)
+    if not options.no_figures:
+        from geof_paper.render.figure_style import save
+        from geof_paper.render.geometry import geometry_figure
+
+        print(*save(geometry_figure(rows), file.parent), sep="\n")
+    parts = [f"Test:\n\n{table(rows)}", f"Validation:\n\n{table(rows, 'validation')}"]
+    _write(file, "\n".join([*parts, f"GeoF, draw by draw:\n\n{gains(rows)}"]))
+
+
 def _auto_choices(options: argparse.Namespace) -> None:
     from geof_paper.studies.auto_choices import DATA, DRAWS, VARIANTS, run_study, table
     from geof_paper.studies.homophily_graphs import CHOOSING
@@ -101,8 +131,9 @@ def _chosen(
     flag: str, given: Sequence[str] | None, known: Iterable[str], default: Sequence[str] = ()
 ) -> list[str]:
     """Return the names that were given, or the default ones, or all."""
+    known = tuple(known)
     for name in given or ():
-        require_option(flag, name, tuple(known))
+        require_option(flag, name, known)
     return list(given or default or known)
 
 
