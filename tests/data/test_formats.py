@@ -165,6 +165,11 @@ def test_the_hash_follows_features_edges_labels_and_names(path):
         ({"edge_weight": np.ones(4)}, DataError, r"graph.npz' \(got 'edge_weight'\).*'ignore'"),
         ({"x": np.array([{}, {}])}, DataError, "got objects under 'x'.*dtype=str"),
         ({"x": None, **sparse("attr", X), "attr_indices": np.array([9, 9, 9])}, DataError, "CSR"),
+        (
+            {"x": None, **sparse("attr", X), "attr_data": np.array(["a"])},
+            DtypeError,
+            "real numbers",
+        ),
     ],
 )
 def test_npz_that_cannot_be_used(path, change, error, message):

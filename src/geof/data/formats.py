@@ -10,6 +10,7 @@ Every reader takes the same :class:`ReadOptions`.
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -590,14 +591,20 @@ def _npz_matrix(
             f"array under the name '{instead}'."
         )
     data, indices, indptr, shape = (arrays[f"{matrix}_{part}"] for part in _MATRIX_PARTS)
+    kinds = "".join(array.dtype.kind for array in (data, indices, indptr, shape))
+    if not re.fullmatch("[biuf][iu]{3}", kinds):
+        raise DtypeError(
+            f"Expected real numbers in '{matrix}_data' and whole ones in '{matrix}_indices', "
+            f"'{matrix}_indptr' and '{matrix}_shape' of '{path}'."
+        )
     try:
         result = csr_matrix((data, indices, indptr), shape=tuple(shape.tolist()))
         result.check_format(full_check=True)
+        result.sum_duplicates()
     except (ValueError, TypeError) as error:
         raise DataError(
             f"Expected a CSR matrix in '{matrix}_*' of '{path}' (got: {error})."
         ) from error
-    result.sum_duplicates()
     return result
 
 
@@ -608,7 +615,7 @@ def _named_labels(
     if labels.dtype.kind not in "iu" or not set(np.unique(labels)) <= {-1, *range(len(names))}:
         raise DataError(
             f"Expected labels that index the {len(names)} 'class_names' of '{path}', -1 for none "
-            f"(got {labels.dtype} from {labels.min()} to {labels.max()})."
+            f"(got {labels.dtype}, {listed(sorted(map(str, np.unique(labels))))})."
         )
     named: NDArray[Any] = np.array([*names, ""])[labels]
     return named

@@ -530,11 +530,21 @@ def checked_carried(
         )
     most = codes.amax(0).long() + 1 if count else codes.new_ones(columns).long()
     known = tuple(sizes) or tuple(most.tolist())
+    if len(known) > attributes.size(1) or any(
+        type(size) is not int or size < needed
+        for size, needed in zip(known, most.tolist(), strict=False)
+    ):
+        raise DataError(
+            f"Expected sizes of the first columns of 'edge_attr' in {where}, each above its codes "
+            f"(got {list(known)} for {attributes.size(1)} columns, codes below {most.tolist()})."
+        )
     return CarriedByEdges(weight, attributes, EdgeSizes(known, attributes.size(1) - columns))
 
 
 def _edge_numbers(name: str, values: Any, count: int, where: str) -> Tensor:
     """Return ``(E, columns)``, int64 or finite float32."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biuf":
+        raise DtypeError(f"Expected real numbers in '{name}' of {where} (got {values.dtype}).")
     found = torch.as_tensor(values) if not isinstance(values, Tensor) else values.detach().cpu()
     if found.is_complex():
         raise DtypeError(f"Expected real numbers in '{name}' of {where} (got {found.dtype}).")
@@ -543,7 +553,7 @@ def _edge_numbers(name: str, values: Any, count: int, where: str) -> Tensor:
             f"Expected '{name}' of shape ({count}, columns) in {where}, a row per edge (got "
             f"{tuple(found.shape)})."
         )
-    found = found.view(count, -1)
+    found = found.reshape(count, found.size(1) if found.dim() == 2 else 1)
     found = found.float() if found.is_floating_point() else found.long()
     bad = (~torch.isfinite(found)).any(1).nonzero().flatten()
     if len(bad):
