@@ -232,7 +232,7 @@ def test_a_sweep_keeps_the_lowest_error(source, capsys):
         (["kind"], ["--split-column", "owner"], "got 'o0' for 'n0'"),
         (["kind"], ["--split-column", "ownr"], "Did you mean 'owner'"),
         (["kind"], ["--split", "time:owner"], "a date such as 2024-05-31"),
-        (["kind"], ["--split", "scaffold"], "a table of SMILES (--molecules)"),
+        (["kind"], ["--split", "scaffold"], "a table of SMILES (--molecules"),
         (["kind"], ["--split", "sometimes"], "'--split' to be a number from 0"),
         ([], ["--task", "link", "--split", "time:day"], "a number from 0 for the link task"),
         ([], ["--task", "link", "--directed"], "without direction for the link task"),

@@ -40,13 +40,11 @@ FACTS = {
         "PyG's network",
         {"node": "Kipf and Welling", "link": "PyG's example", "graph": "PyG's tutorial"},
         {"node": "200", "link": "100"},
-        {("node", "CiteSeer"): "70.3 (20 per class)", ("node", "PubMed"): "79.0 (20 per class)"},
     ),
     "gin": Facts(
         _NUMBERS,
         {"node": "ours", "link": "ours", "graph": "authors' defaults"},
         {"graph": "350 of 50 batches"},
-        {("graph", "PROTEINS"): "76.2 (test curve)", ("graph", "NCI1"): "82.7 (test curve)"},
     ),
     "ml2-gcl": Facts(
         _READ,
@@ -98,7 +96,6 @@ FACTS = {
         "public code read (no licence); the same layers' numbers in ACE-HGNN's tests",
         {"node": "authors' scripts", "link": "authors' scripts", "graph": "ours"},
         {"node": "5000, patience 100", "link": "5000, patience 100"},
-        {("node", "PubMed"): "80.3 (20 per class)", ("link", "PubMed"): "96.3 (85/5/10)"},
     ),
     "d-gcn": Facts(
         _NUMBERS,
