@@ -61,22 +61,6 @@ def test_tutorials_run_with_their_commands(name, tmp_path, monkeypatch, capsys):
     assert len(rows) > 30
 
 
-def test_the_example_of_several_processes_runs_in_one(tmp_path, monkeypatch):
-    from geof.data import NodeGraph, digits_graph, random_node_split
-    from geof.training import NodeTask, RunConfig, TrainingConfig
-
-    monkeypatch.chdir(tmp_path)
-    digits = NodeGraph("digits", digits_graph(), tuple("0123456789"))
-    given = {
-        "config": RunConfig(method="gcn", training=TrainingConfig(epochs=1)),
-        "task": NodeTask(digits, random_node_split(1797, 0)),
-    }
-    text = (ROOT / "docs" / "distributed.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    exec(block, given)
-    assert (tmp_path / "runs" / "mine" / "result.json").is_file()
-
-
 def test_every_page_with_python_is_run_by_a_test():
     run = {"README.md", "docs/large-graphs.md", "docs/training.md", "docs/estimators.md"}
     run |= {"docs/distributed.md"}
