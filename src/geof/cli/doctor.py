@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
@@ -16,12 +19,18 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "and check that the backends agree on a small graph.",
     )
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    doctor.add_argument(
+        "--device",
+        default="cpu",
+        metavar="NAME",
+        help="check this one, such as cuda (default: cpu)",
+    )
     doctor.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the findings; exit code 1 if the backends disagree."""
-    findings = examine()
+    findings = examine(options.device)
     if options.json:
         print(json.dumps(findings, indent=2))
     else:
@@ -29,13 +38,21 @@ def run(options: argparse.Namespace) -> int:
     return 0 if findings["backends agree"] else 1
 
 
-def examine() -> dict[str, Any]:
-    """Return all findings by name."""
+def examine(device: str = "cpu") -> dict[str, Any]:
+    """Return all findings by name.
+
+    Args:
+        device: Where the backends are checked.
+
+    Raises:
+        DeviceError: If it is not there.
+    """
     import platform
 
     import torch
     import torch_geometric
 
+    from geof.devices import available_devices, resolve_device
     from geof.kernels import BACKENDS, resolve_backend
     from geof.kernels.library import find_library
     from geof.machine import processor
@@ -43,7 +60,8 @@ def examine() -> dict[str, Any]:
 
     finding = find_library()
     library = finding.library
-    differences = _differences()
+    place = resolve_device(device)
+    differences, tolerance = _differences(place)
     return {
         "geof": __version__,
         "python": platform.python_version(),
@@ -55,11 +73,13 @@ def examine() -> dict[str, Any]:
         "native library": None if library is None else str(library.path),
         "native compiler": None if library is None else library.compiler,
         "native threads": None if library is None else _threading(library.openmp),
+        "devices": available_devices(),
+        "checked on": str(place),
         "backends": list(BACKENDS),
-        "auto": resolve_backend("auto", 8).name,
+        "auto": resolve_backend("auto", 8, place).name,
         "why": _why(library is not None, finding.reason),
         "largest difference to 'reference'": differences,
-        "backends agree": all(value < 1e-10 for value in differences.values()),
+        "backends agree": all(value < tolerance for value in differences.values()),
         "extras": {name: _present(module) for name, module in _EXTRAS.items()},
         "data root": _data_root(),
     }
@@ -93,25 +113,40 @@ def _why(native: bool, reason: str) -> str:
     return f"the native kernels are {reason}; 'torch' computes the same numbers, more slowly"
 
 
-def _differences() -> dict[str, float]:
-    """Return how far each backend's output is from the reference's, in float64."""
+def _differences(device: torch.device) -> tuple[dict[str, float], float]:
+    """Return how far each backend is from the reference on the CPU, and how far it may be.
+
+    Numbers are float64, where the device has them. A backend that cannot serve it is left out.
+    """
     import torch
 
     from geof import GeoF
-    from geof.kernels import BACKENDS
+    from geof.errors import GeofError
+    from geof.kernels import BACKENDS, resolve_backend
 
+    dtype = torch.float32 if device.type == "mps" else torch.float64
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(30, 5, generator=generator, dtype=torch.float64)
-    signature = torch.rand(30, 3, generator=generator, dtype=torch.float64)
+    x = torch.randn(30, 5, generator=generator, dtype=dtype)
+    signature = torch.rand(30, 3, generator=generator, dtype=dtype)
     edge_index = torch.randint(30, (2, 90), generator=generator)
-    outputs = {}
+
+    def output(backend: str, place: torch.device) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = GeoF(5, 32, signature_channels=3, backend=backend).to(dtype).to(place)
+        return model(x.to(place), edge_index.to(place), signature.to(place)).cpu()
+
+    found = {}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for name in BACKENDS:
-            torch.manual_seed(0)
-            model = GeoF(5, 32, signature_channels=3, backend=name).double()
-            outputs[name] = model(x, edge_index, signature)
-    wanted = outputs.pop("reference")
-    return {name: float((got - wanted).abs().max()) for name, got in outputs.items()}
+        wanted = output("reference", torch.device("cpu"))
+        for name in dict.fromkeys([*BACKENDS, resolve_backend("auto", 4, device, dtype).name]):
+            try:
+                resolve_backend(name, 4, device, dtype)
+            except GeofError:
+                continue
+            found[name] = float((output(name, device) - wanted).abs().max())
+    if device.type == "cpu":
+        del found["reference"]  # it is what the others are compared with
+    return found, 1e-10 if dtype == torch.float64 else 1e-4
 
 
 def _print(findings: dict[str, Any]) -> None:
