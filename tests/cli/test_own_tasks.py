@@ -8,6 +8,7 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from geof.cli import main
@@ -253,3 +254,22 @@ def test_an_empty_part_is_said(source, capsys):
     flags = [*source, *words("kind", keep="part"), "--split-column", "part"]
     assert main(["train", *flags, "--out", "wrong"]) == 1
     assert "every part of the split 'column part' (got none in 'test')" in capsys.readouterr().err
+
+
+def test_pairs_carry_their_part_and_truth(source):
+    """An edge is true, a held-out negative false, and of any other pair nothing is known."""
+    train(source, *words("kind"), "--task", "link")
+    split = np.load("run/split.npz")
+    asked = {name: split[name][:, 0] for name in ("train", "validation", "test_negatives")}
+    known = {tuple(pair) for name in split.files for pair in split[name].T if split[name].ndim == 2}
+    other = next((a, b) for a in range(60) for b in range(a + 1, 60) if (a, b) not in known)
+    pairs = [*(tuple(map(int, pair)) for pair in asked.values()), other]
+    lines = [f"n{b},n{a}" for a, b in pairs]  # whichever direction
+    Path("pairs.csv").write_text("\n".join(["source,target", *lines]) + "\n")
+    rows = predicted(*source, "--pairs", "pairs.csv")
+    assert [row["part"] for row in rows] == ["train", "validation", "test", ""]
+    assert [row["truth"] for row in rows] == ["1", "1", "0", ""]
+    Path("more.csv").write_text(Path("edges.csv").read_text() + "n0,n59\n")
+    rows = predicted(*source[:3], "more.csv", "--pairs", "pairs.csv")
+    assert "part" not in rows[0]  # another graph has none of the run's parts
+    assert [row["truth"] for row in rows[:2]] == ["1", "1"]

@@ -234,7 +234,7 @@ class Predictions:
         probability: ``(rows, columns)``; for regression the numbers themselves, in their unit.
         kind: What is predicted.
         part: The part of the run's split each row was in, ``""`` for none; ``None`` for other data.
-        truth: Labels or targets where the data have any, as the data have them.
+        truth: Labels or targets where the data have any, as the data have them; -1 for none.
     """
 
     ids: tuple[tuple[str, ...], ...]
@@ -268,13 +268,46 @@ def predict_nodes(run: Run, data: NodeGraph, piece_size: int | None = None) -> P
 
 
 def predict_pairs(run: Run, data: NodeGraph, pairs: Tensor) -> Predictions:
-    """Return the link probability of candidate pairs ``(2, P)``, given all edges of the graph."""
+    """Return the link probability of candidate pairs ``(2, P)``, given all edges of the graph.
+
+    A pair's truth is 1 where the graph has the edge and 0 where the run's split says it has none;
+    of any other pair it is not known.
+    """
     _require_task(run, "link")
     inputs, ids = _inputs(run, data), node_ids(data)
     with _inference(run):
         logits = run.network(inputs, pairs.to(run.device)).cpu()
     named = tuple((ids[u], ids[v]) for u, v in pairs.t().tolist())
-    return Predictions(named, ("link",), logits.sigmoid().unsqueeze(-1))
+    part, truth = _known_of_pairs(run, data, pairs)
+    values = logits.sigmoid().unsqueeze(-1)
+    return Predictions(named, ("link",), values, part=part, truth=truth)
+
+
+def _known_of_pairs(
+    run: Run, data: NodeGraph, pairs: Tensor
+) -> tuple[tuple[str, ...] | None, Tensor]:
+    """Return the part of each pair in the run's split, and whether it is an edge (-1: unknown)."""
+    wanted, edges = _codes(pairs, data), _codes(data.graph.edge_index, data)
+    truth = torch.where(torch.isin(wanted, edges), 1, -1)
+    split = _own_split(run, data, LinkSplit)
+    if split is None:
+        return None, truth
+    parts = [""] * len(wanted)
+    for part in ("train", "validation", "test"):
+        for name in (part, f"{part}_negatives"):
+            if (held := getattr(split, name, None)) is None:
+                continue
+            found = torch.isin(wanted, _codes(held, data))
+            truth[found & (truth < 0)] = 0
+            for row in found.nonzero().flatten().tolist():
+                parts[row] = part
+    return tuple(parts), truth
+
+
+def _codes(pairs: Tensor, data: NodeGraph) -> Tensor:
+    """Return one number for each pair of nodes, the same for both directions."""
+    ends: Tensor = pairs.cpu().sort(dim=0).values
+    return ends[0] * data.graph.x.size(0) + ends[1]
 
 
 def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictions:
@@ -305,18 +338,25 @@ def _predictions(
 
 def _parts_of(run: Run, data: NodeGraph | GraphSet) -> tuple[str, ...] | None:
     """Return the part every row of the run's own data was in, ``None`` for other data."""
-    file = run.folder / "split.npz"
-    own = run.about.get("content_hash") in (data.content_hash, None) and data.content_hash
-    if not own or not file.is_file():
+    split = _own_split(run, data, GraphSplit if isinstance(data, GraphSet) else NodeSplit)
+    if split is None:
         return None
-    identity = replace(DatasetIdentity.of(data), name=str(run.about.get("dataset")))
-    kind = GraphSplit if isinstance(data, GraphSet) else NodeSplit
-    split = kind.load(file, identity)
-    parts = [""] * identity.size
+    parts = [""] * DatasetIdentity.of(data).size
     for part in ("train", "validation", "test"):
         for row in getattr(split, part).tolist():
             parts[row] = part
     return tuple(parts)
+
+
+def _own_split(
+    run: Run, data: NodeGraph | GraphSet, kind: type[NodeSplit | GraphSplit | LinkSplit]
+) -> NodeSplit | GraphSplit | LinkSplit | None:
+    """Return the split of the run's own data, ``None`` for other data."""
+    file = run.folder / "split.npz"
+    own = run.about.get("content_hash") in (data.content_hash, None) and data.content_hash
+    if not own or not file.is_file():
+        return None
+    return kind.load(file, replace(DatasetIdentity.of(data), name=str(run.about.get("dataset"))))
 
 
 @dataclass(frozen=True)
@@ -622,7 +662,7 @@ def table_of(predictions: Predictions, id_names: Sequence[str]) -> dict[str, lis
     values, truth = predictions.probability, predictions.truth
     if predictions.kind == "classes":
         if truth is not None:
-            names = predictions.columns
+            names = predictions.columns if len(predictions.columns) > 1 else ("0", "1")
             table["truth"] = [names[i] if i >= 0 else "" for i in truth.tolist()]
         table["prediction"] = predictions.labels()
     else:
