@@ -29,7 +29,6 @@ from torch import Tensor
 from geof.geometry import (
     FeedbackTarget,
     JitterSchedule,
-    apply_frame,
     feedback_target,
     frame_from_coordinates,
     triangular_solve,
@@ -125,10 +124,9 @@ def _working(*values: Tensor) -> list[Tensor]:
 
 
 def _images(coords: Tensor, xi: Tensor, message: Tensor, spec: StepSpec) -> tuple[Tensor, Tensor]:
-    if spec.frame_transport:
-        made: tuple[Tensor, Tensor] = lanes.images(coords, xi, message)
-        return made
-    return apply_frame(frame_from_coordinates(coords), xi), message
+    # Without transport the second is not used: a variant's price for the same bits of the first.
+    h, y = lanes.images(coords, xi, message)
+    return h, y if spec.frame_transport else message
 
 
 def _needs_second(spec: StepSpec) -> bool:
