@@ -133,7 +133,8 @@ def _differences(device: torch.device) -> tuple[dict[str, float], float]:
     def output(backend: str, place: torch.device) -> torch.Tensor:
         torch.manual_seed(0)
         model = GeoF(5, 32, signature_channels=3, backend=backend).to(dtype).to(place)
-        return model(x.to(place), edge_index.to(place), signature.to(place)).cpu()
+        states: torch.Tensor = model(x.to(place), edge_index.to(place), signature.to(place))
+        return states.cpu()
 
     found = {}
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -306,8 +306,9 @@ def _known_of_pairs(
 
 def _codes(pairs: Tensor, data: NodeGraph) -> Tensor:
     """Return one number for each pair of nodes, the same for both directions."""
-    ends: Tensor = pairs.cpu().sort(dim=0).values
-    return ends[0] * data.graph.x.size(0) + ends[1]
+    low, high = pairs.cpu().sort(dim=0).values
+    codes: Tensor = low * data.graph.x.size(0) + high
+    return codes
 
 
 def predict_graphs(run: Run, data: GraphSet, batch_size: int = 256) -> Predictions:
