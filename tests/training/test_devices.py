@@ -66,8 +66,13 @@ def same(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
 
 
+def slow_but(fast, names):
+    """Return parameters of which all but some are for the slow suite."""
+    return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
 class TestEveryPath:
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("path", slow_but(["node", "link", "graph"], PATHS))
     def test_training_gives_the_cpus_numbers(self, path, elsewhere, tmp_path):
         here, on_cpu = trained(PATHS[path](), "cpu")
         there, result = trained(PATHS[path](), elsewhere, tmp_path / "run")
@@ -83,7 +88,9 @@ class TestEveryPath:
         for name, value in here.network.state_dict().items():
             same(opened.network.state_dict()[name], value)
 
-    @pytest.mark.parametrize("path", ["node", "link", "graph", "node, edge columns"])
+    @pytest.mark.parametrize(
+        "path", slow_but(["node"], ["node", "link", "graph", "node, edge columns"])
+    )
     def test_applying_a_run_gives_the_cpus_numbers(self, path, elsewhere, tmp_path):
         task = PATHS[path]()
         trained(task, "cpu", tmp_path)
@@ -106,7 +113,7 @@ class TestEveryPath:
             same(other, one)
 
     @pytest.mark.parametrize("way", [("cpu", "meta"), ("meta", "cpu"), ("meta", "meta")])
-    @pytest.mark.parametrize("path", ["node", "link", "graph"])
+    @pytest.mark.parametrize("path", slow_but(["link"], ["node", "link", "graph"]))
     def test_a_run_goes_on_on_another_device(self, path, way, elsewhere, tmp_path):
         training = replace(TRAINING, epochs=4)
         whole, _ = trained(PATHS[path](), "cpu", training=training, dropout=0.0)
