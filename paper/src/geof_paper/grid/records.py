@@ -8,7 +8,8 @@ preset says something else by now. Stale runs stay, are shown as such, and are r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import groupby
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args
 from filelock import FileLock
 
 from geof.errors import ConfigError, DataError
-from geof.io import read_json, write_atomically
+from geof.io import read_json, write_atomically, writing
 from geof.machine import machine, noted_machine
 from geof.methods.interface import TaskKind
 from geof.methods.registry import get_method
@@ -345,10 +346,22 @@ def _run_of(cell: Cell, work: Path) -> AnyRun | None:
     )
 
 
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Keep other writers of a file away; a disk that has no room for the lock is told in words."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _write(path: Path, runs: Sequence[AnyRun]) -> None:
     """Put runs into a file in its one order, whoever else writes at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
+    with _held(path):
         before = {_key(run): run for of_row in _read(path).values() for run in of_row}
         lines = dict(before)
         for run in runs:
