@@ -5,13 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from geof.geometry import JitterSchedule, apply_frame, feedback_target, frame_from_coordinates
+from geof.geometry import (
+    AdmissibleBox,
+    JitterSchedule,
+    apply_frame,
+    block_size_of,
+    feedback_target,
+    frame_from_coordinates,
+    strictly_lower_vector,
+)
 from geof.kernels import factored, lanes, segments
-from geof.kernels.interface import low_rank_entries
+from geof.kernels.interface import evolve_coordinates
 from tests.kernels.outcomes import outcome
 
 SCHEDULE = JitterSchedule()
 SCALARS = SCHEDULE.initial, SCHEDULE.growth, SCHEDULE.retries
+BOX = AdmissibleBox(1.0, (-0.5, 1.0))
 
 
 def drawn(random_state, n, blocks, m):
@@ -37,6 +46,22 @@ def by_library(coords, first, second):
 def by_lanes(coords, first, second):
     made = lanes.pulled_back(coords, first, 0.5 * (second + second.mT), 0.3, *SCALARS)
     return dict(zip(("aggregate", "moment", "target"), made[:3], strict=True))
+
+
+def update_by_library(coords, target=None, output=None):
+    m, correction = block_size_of(coords.size(-1)), None
+    if output is not None:
+        size = (output.size(-1) - m) // 2
+        left, right, log_scale = output.split([size, size, m], -1)
+        product = left.unflatten(-1, (m, -1)) @ right.unflatten(-1, (m, -1)).mT
+        correction = torch.cat([strictly_lower_vector(product), log_scale], -1)
+    strengths = {"target_mix": 0.4, "correction_strength": 0.3}
+    return evolve_coordinates(coords, target, correction, **strengths, box=BOX)
+
+
+def update_by_lanes(coords, target=None, output=None):
+    bounds = BOX.offdiagonal_bound, *BOX.log_scale_bounds
+    return lanes.updated(coords, target, output, 0.4, 0.3, *bounds)[0]
 
 
 @pytest.fixture(params=[2, 2**12], ids=["pieces", "whole"])
@@ -69,13 +94,36 @@ class TestParity:
         for name, value in wanted.items():
             torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
 
-    @pytest.mark.parametrize(("m", "rank"), [(1, 1), (2, 3), (4, 1), (8, 4)])
-    def test_low_rank(self, random_state, m, rank):
-        draw = random_state(rank)
-        given = {"left": draw.normal(5, 2, m, rank), "right": draw.normal(5, 2, m, rank)}
+    @pytest.mark.parametrize("m", [1, 3, 8])
+    def test_one_image_alone(self, random_state, m):
+        inputs = drawn(random_state, 3, 2, m)
+        given = {"coords": inputs["coords"], "xi": inputs["first"]}
         wanted, found = (
-            outcome(lambda left, right, of=of: {"entries": of(left, right)}, given)
-            for of in (low_rank_entries, lanes.low_rank)
+            outcome(lambda coords, xi, of=of: {"h": of(coords, xi)}, given)
+            for of in (
+                lambda coords, xi: apply_frame(frame_from_coordinates(coords), xi),
+                lambda coords, xi: lanes.images(coords, xi, None)[0],
+            )
+        )
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("parts", ["target", "output", "both"])
+    @pytest.mark.parametrize(("m", "rank"), [(1, 1), (2, 3), (4, 1), (8, 4)])
+    def test_update(self, random_state, m, rank, parts):
+        """Some coordinates leave the box on either side; some stand on its edge and stay."""
+        draw = random_state(rank)
+        given = {"coords": 1.5 * draw.normal(5, 2, m * (m + 1) // 2)}
+        given["coords"][0] = BOX.log_scale_bounds[1]
+        if parts != "output":
+            given["target"] = 1.5 * draw.normal(*given["coords"].shape)
+            given["target"][0] = given["coords"][0]
+        if parts != "target":
+            given["output"] = draw.normal(5, 2, (2 * rank + 1) * m)
+            given["output"][0] = 0
+        wanted, found = (
+            outcome(lambda coords, of=of, **rest: {"z": of(coords, **rest)}, given)
+            for of in (update_by_library, update_by_lanes)
         )
         for name, value in wanted.items():
             torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)

@@ -10,9 +10,14 @@ from torch import Tensor
 
 from geof.errors import ConfigError, DtypeError, nearest
 from geof.geometry import apply_frame, frame_from_coordinates
-from geof.kernels.factored import factored_images, factored_statistics, factored_targets
+from geof.kernels.factored import (
+    factored_environment,
+    factored_images,
+    factored_statistics,
+    factored_targets,
+    factored_update,
+)
 from geof.kernels.interface import Backend, Request, Statistic, Support
-from geof.kernels.lanes import low_rank
 from geof.kernels.library import LARGEST_BLOCK, find_library
 from geof.kernels.native import (
     native_environment,
@@ -75,11 +80,11 @@ BACKENDS: dict[str, Backend] = {
     "torch": Backend(
         "torch",
         factored_statistics,
-        _environment,
+        factored_environment,
         _supported_by_torch,
         images=factored_images,
         targets=factored_targets,
-        low_rank=low_rank,
+        update=factored_update,
     ),
     **({"native": _NATIVE} if find_library().library is not None else {}),
 }

@@ -34,7 +34,13 @@ from geof.geometry import (
     triangular_solve,
 )
 from geof.kernels import lanes
-from geof.kernels.interface import Evolution, Statistic, StepSpec, StepStatistics, evolved
+from geof.kernels.interface import (
+    Evolution,
+    Statistic,
+    StepSpec,
+    StepStatistics,
+    controller_output,
+)
 from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
 from geof.kernels.segments import Rectangle, rectangles
@@ -114,8 +120,27 @@ def factored_targets(
     statistics = _pulled_back(own, z, moments, spec, given)
     if evolution is None:
         return statistics.aggregate, coords
-    following, _ = evolved(xi, coords, statistics, evolution, lanes.low_rank)
-    return statistics.aggregate, following
+    return statistics.aggregate, factored_update(xi, coords, statistics, evolution)
+
+
+def factored_update(
+    xi: Tensor, coords: Tensor, statistics: StepStatistics, evolution: Evolution
+) -> Tensor:
+    """Return the next coordinates, Eqs. (11) and (12)."""
+    output = None
+    if evolution.controller is not None:
+        output = controller_output(xi, statistics.aggregate, evolution.controller)
+    strengths = evolution.target_mix, evolution.correction_strength
+    bounds = evolution.box.offdiagonal_bound, *evolution.box.log_scale_bounds
+    following: Tensor = lanes.updated(coords, statistics.target, output, *strengths, *bounds)[0]
+    return following
+
+
+def factored_environment(xi: Tensor, coords: Tensor) -> Tensor:
+    r"""Return :math:`h = L \xi`, ``(n, B, m)``."""
+    state, z = _working(xi, coords)
+    h: Tensor = lanes.images(z, state, None)[0]
+    return h.to(xi.dtype)
 
 
 def _working(*values: Tensor) -> list[Tensor]:
@@ -124,8 +149,7 @@ def _working(*values: Tensor) -> list[Tensor]:
 
 
 def _images(coords: Tensor, xi: Tensor, message: Tensor, spec: StepSpec) -> tuple[Tensor, Tensor]:
-    # Without transport the second is not used: a variant's price for the same bits of the first.
-    h, y = lanes.images(coords, xi, message)
+    h, y = lanes.images(coords, xi, message if spec.frame_transport else None)
     return h, y if spec.frame_transport else message
 
 
@@ -360,10 +384,11 @@ def _edge_moments_backward(
             score += (residual * pull.unsqueeze(1)).sum(-1)
             torch.mul(w.unsqueeze(-1), pull.unsqueeze(1), out=residual)
         else:
-            bent = torch.bmm(curvature.index_select(0, i).flatten(0, 1), _edges_last(residual, m))
-            bent = bent.view(len(i), d, -1).mT + pull.unsqueeze(1)
-            score += torch.add(bent, pull.unsqueeze(1)).mul_(residual).sum(-1).mul_(0.5)
-            torch.mul(bent, w.unsqueeze(-1), out=residual)  # d loss / d y_ij from here on
+            turned, across = _edges_last(residual, m), pull.unsqueeze(-1)
+            bent = torch.bmm(curvature.index_select(0, i).flatten(0, 1), turned).view(len(i), d, -1)
+            bent += across
+            score += torch.add(bent, across).mul_(turned.view_as(bent)).sum(1).mul_(0.5)
+            residual.copy_((bent.mul_(w.unsqueeze(1))).mT)  # d loss / d y_ij from here on
         if row is not None and table is not None:
             chosen = group.of_edges(row.long(), -1)
             carries = chosen >= 0

@@ -87,32 +87,26 @@ class Transport(NamedTuple):
     bias: Tensor
 
 
-def low_rank_entries(left: Tensor, right: Tensor) -> Tensor:
-    r"""Return :math:`\operatorname{Svec}_{sl}(U V^\top)` of ``(..., m, r)`` factors."""
-    return strictly_lower_vector(left @ right.mT)
+def controller_output(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
+    r"""Return :math:`[U, V, \Delta \ell]`, ``(n, B, (2r + 1) m)``, Eq. (11)."""
+    hidden = F.linear(torch.cat([xi, aggregate], dim=-1), controller.hidden)
+    hidden = F.silu(hidden + controller.shared.unsqueeze(1))
+    return F.linear(hidden, controller.output, controller.bias)
 
 
-def predict_correction(
-    xi: Tensor,
-    aggregate: Tensor,
-    controller: Controller,
-    low_rank: Callable[[Tensor, Tensor], Tensor] = low_rank_entries,
-) -> Tensor:
+def predict_correction(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
     r"""Return :math:`\Delta z`, ``(n, B, t)``, Eq. (11).
 
     Args:
         xi: ``(n, B, m)``, the feature states.
         aggregate: ``(n, B, m)``, :math:`\bar\xi`.
         controller: The correction network.
-        low_rank: A backend's :func:`low_rank_entries`.
     """
     m = xi.size(-1)
     r = controller.rank(m)
-    hidden = F.linear(torch.cat([xi, aggregate], dim=-1), controller.hidden)
-    hidden = F.silu(hidden + controller.shared.unsqueeze(1))
-    output = F.linear(hidden, controller.output, controller.bias)
+    output = controller_output(xi, aggregate, controller)
     left, right, log_scale = output.split([m * r, m * r, m], dim=-1)
-    entries = low_rank(left.unflatten(-1, (m, r)), right.unflatten(-1, (m, r)))
+    entries = strictly_lower_vector(left.unflatten(-1, (m, r)) @ right.unflatten(-1, (m, r)).mT)
     return torch.cat([entries, log_scale], dim=-1)
 
 
@@ -229,19 +223,14 @@ class Support(NamedTuple):
     error: type[GeofError] | None = None
 
 
-def evolved(
-    xi: Tensor,
-    coords: Tensor,
-    statistics: StepStatistics,
-    evolution: Evolution,
-    low_rank: Callable[[Tensor, Tensor], Tensor] = low_rank_entries,
-) -> tuple[Tensor, Tensor | None]:
-    """Return the next coordinates, Eq. (12), and the correction that went into them."""
+def following_coordinates(
+    xi: Tensor, coords: Tensor, statistics: StepStatistics, evolution: Evolution
+) -> Tensor:
+    """Return the next coordinates, Eq. (12), with the correction of Eq. (11)."""
     correction = None
     if evolution.controller is not None:
-        aggregate, controller = statistics.aggregate, evolution.controller
-        correction = predict_correction(xi, aggregate, controller, low_rank)
-    following = evolve_coordinates(
+        correction = predict_correction(xi, statistics.aggregate, evolution.controller)
+    return evolve_coordinates(
         coords,
         statistics.target,
         correction,
@@ -249,10 +238,10 @@ def evolved(
         correction_strength=evolution.correction_strength,
         box=evolution.box,
     )
-    return following, correction
 
 
 Statistics: TypeAlias = Callable[[Tensor, Tensor, Tensor, Neighbourhoods, StepSpec], StepStatistics]
+Update: TypeAlias = Callable[[Tensor, Tensor, StepStatistics, Evolution], Tensor]
 FusedStep: TypeAlias = Callable[
     [Tensor, Tensor, Tensor, Neighbourhoods, StepSpec, Evolution], tuple[Tensor, Tensor]
 ]
@@ -294,7 +283,7 @@ class Backend:
         targets: ``(images, edges, xi, message, coords, spec, evolution)`` to the aggregate and the
             next coordinates of some consecutive nodes, from the images of all nodes and the edges,
             states and messages of these alone. Records no gradients.
-        low_rank: :func:`low_rank_entries`.
+        update: ``(xi, coords, statistics, evolution)`` to the next coordinates.
     """
 
     name: str
@@ -306,7 +295,7 @@ class Backend:
     whole: WholeStep | None = None
     images: Images | None = None
     targets: TargetStep | None = None
-    low_rank: Callable[[Tensor, Tensor], Tensor] = low_rank_entries
+    update: Update = following_coordinates
 
     def step(
         self,
@@ -328,7 +317,9 @@ class Backend:
         statistics = self.statistics(xi, message, coords, edges, spec)
         correction = None
         if evolution is not None:
-            coords, correction = evolved(xi, coords, statistics, evolution, self.low_rank)
+            if trace and evolution.controller is not None:
+                correction = predict_correction(xi, statistics.aggregate, evolution.controller)
+            coords = self.update(xi, coords, statistics, evolution)
         if not trace:
             return StepResult(statistics.aggregate, coords)
         return StepResult(statistics.aggregate, coords, statistics, correction)

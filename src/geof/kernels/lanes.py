@@ -2,12 +2,13 @@ r"""Small matrices written out, a block per lane: entries first, blocks last in 
 
 A library call per block of 8 x 8 costs more than its arithmetic. Here ``(m, m, lanes)`` holds entry
 :math:`(r, s)` of many blocks side by side, and every operation runs over whole rows of lanes; on
-the CPU for as many blocks at a time as its cache holds. Two operators are made of it:
+the CPU for as many blocks at a time as its cache holds. Three operators are made of it:
 
 - :func:`images`, :math:`h = L \xi` and :math:`y = L \phi(\xi)`;
 - :func:`pulled_back`, :math:`\bar\xi = L^{-1} \sum_j \omega_{ij} y_j`,
   :math:`C = L^{-1} S L^{-\top} + \epsilon_s I` and the coordinates of
-  :math:`\operatorname{SChol}(C)`.
+  :math:`\operatorname{SChol}(C)`;
+- :func:`updated`, the next coordinates from those, Eqs. (11) and (12).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from geof.geometry import JitterSchedule
+from geof.geometry import JitterSchedule, block_size_of
 from geof.geometry.cholesky import is_kept, refuse_non_finite, served
 from geof.kernels.operators import stand_in
 
-CACHED = 2**12
-"""Blocks at a time on the CPU."""
+CACHED = 4000
+"""Blocks at a time on the CPU; rows of a power of two would meet in the same sets of its cache."""
 
 BOUNDED = 2**22
 """Blocks at a time elsewhere: a bound on memory, not on the time of a piece."""
@@ -36,7 +37,13 @@ def _pieces(like: Tensor) -> Iterator[slice]:
 
 def _lanes(values: Tensor) -> Tensor:
     """Return ``(blocks, ...)`` with the blocks last; not to be written to, it may be the same."""
-    return values.movedim(0, -1).contiguous()
+    # As a matrix: torch turns those over by tiles, and anything else entry by entry.
+    return values.flatten(1).t().contiguous().view(*values.shape[1:], len(values))
+
+
+def _write(out: Tensor, lanes: Tensor) -> None:
+    """Write ``(..., lanes)`` to ``out``, blocks first."""
+    out.view(len(out), -1).copy_(lanes.reshape(-1, len(out)).t())
 
 
 def _lower(coords: Tensor, m: int) -> Tensor:
@@ -75,42 +82,45 @@ def _inverse(lower: Tensor) -> Tensor:
 
 def _product(left: Tensor, right: Tensor, *, of_lower: bool = False) -> Tensor:
     """Return ``left @ right``; ``of_lower`` where the right factor is lower triangular."""
-    total = right.new_zeros(right.shape)
-    for k in range(len(right)):
+    last = len(right) - 1
+    total = left[:, last].unsqueeze(1) * right[last]
+    for k in range(last):
         stop = k + 1 if of_lower else len(right)
-        total[:, :stop].addcmul_(left[:, k].unsqueeze(1), right[k, :stop].unsqueeze(0))
+        total[:, :stop].addcmul_(left[:, k].unsqueeze(1), right[k, :stop])
     return total
 
 
 def _lower_product(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right`` for a lower triangular left factor."""
-    total = right.new_zeros(right.shape)
-    for k in range(len(right)):
-        total[k:].addcmul_(left[k:, k].unsqueeze(1), right[k].unsqueeze(0))
+    total = left[:, 0].unsqueeze(1) * right[0]
+    for k in range(1, len(right)):
+        total[k:].addcmul_(left[k:, k].unsqueeze(1), right[k])
     return total
 
 
 def _adjoint_product(left: Tensor, right: Tensor, *, of_lower: bool = False) -> Tensor:
     """Return ``left.T @ right`` for a lower triangular left factor."""
-    total = right.new_zeros(right.shape)
-    for k in range(len(right)):
+    last = len(right) - 1
+    total = left[last].unsqueeze(1) * right[last]
+    for k in range(last):
         stop = k + 1 if of_lower else len(right)
-        total[: k + 1, :stop].addcmul_(left[k, : k + 1].unsqueeze(1), right[k, :stop].unsqueeze(0))
+        total[: k + 1, :stop].addcmul_(left[k, : k + 1].unsqueeze(1), right[k, :stop])
     return total
 
 
 def _applied(lower: Tensor, vector: Tensor) -> Tensor:
     """Return ``lower @ vector``, ``(m, lanes)``."""
-    total = torch.zeros_like(vector)
-    for k in range(len(vector)):
+    total = lower[:, 0] * vector[0]
+    for k in range(1, len(vector)):
         total[k:].addcmul_(lower[k:, k], vector[k])
     return total
 
 
 def _adjoint_applied(lower: Tensor, vector: Tensor) -> Tensor:
     """Return ``lower.T @ vector``, ``(m, lanes)``."""
-    total = torch.zeros_like(vector)
-    for k in range(len(vector)):
+    last = len(vector) - 1
+    total = lower[last] * vector[last]
+    for k in range(last):
         total[: k + 1].addcmul_(lower[k, : k + 1], vector[k])
     return total
 
@@ -138,29 +148,34 @@ def _flat(*values: Tensor, entries: int = 1) -> list[Tensor]:
 
 
 @torch.library.custom_op("geof::images", mutates_args=())
-def images(coords: Tensor, xi: Tensor, message: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Return :math:`L \xi` and :math:`L \phi(\xi)`, ``(n, B, m)``."""
-    z, vectors = _flat(coords)[0], _flat(xi, message)
+def images(coords: Tensor, xi: Tensor, message: Tensor | None) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`L \xi` and :math:`L \phi(\xi)`, ``(n, B, m)``; empty without a message."""
+    z, vectors = _flat(coords)[0], _flat(*_given(xi, message))
     made = [torch.empty_like(vector) for vector in vectors]
     for piece in _pieces(z):
         frame = _lower(_lanes(z[piece]), xi.size(-1))
         for vector, out in zip(vectors, made, strict=True):
-            out[piece] = _applied(frame, _lanes(vector[piece])).t()
-    return made[0].view(xi.shape), made[1].view(xi.shape)
+            _write(out[piece], _applied(frame, _lanes(vector[piece])))
+    return made[0].view(xi.shape), xi.new_empty(0) if message is None else made[1].view(xi.shape)
+
+
+def _given(*values: Tensor | None) -> list[Tensor]:
+    return [value for value in values if value is not None]
 
 
 @images.register_fake
 @stand_in
-def _(coords: Tensor, xi: Tensor, message: Tensor) -> tuple[Tensor, Tensor]:
-    return xi.new_empty(xi.shape), xi.new_empty(xi.shape)
+def _(coords: Tensor, xi: Tensor, message: Tensor | None) -> tuple[Tensor, Tensor]:
+    return xi.new_empty(xi.shape), xi.new_empty(0 if message is None else xi.shape)
 
 
 @torch.library.custom_op("geof::images_backward", mutates_args=())
 def _images_backward(
-    grad_h: Tensor, grad_y: Tensor, coords: Tensor, xi: Tensor, message: Tensor
+    grad_h: Tensor, grad_y: Tensor, coords: Tensor, xi: Tensor, message: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     m, z = xi.size(-1), _flat(coords)[0]
-    vectors, grads = _flat(xi, message), _flat(grad_h, grad_y)
+    vectors = _flat(*_given(xi, message))
+    grads = _flat(grad_h, *(() if message is None else (grad_y,)))
     made = [torch.empty_like(vector) for vector in vectors]
     grad_z = torch.empty_like(z)
     for piece in _pieces(z):
@@ -168,23 +183,28 @@ def _images_backward(
         pull = torch.zeros_like(frame)
         for vector, grad, out in zip(vectors, grads, made, strict=True):
             reaching = _lanes(grad[piece])
-            out[piece] = _adjoint_applied(frame, reaching).t()
-            pull.addcmul_(reaching.unsqueeze(1), _lanes(vector[piece]).unsqueeze(0))
-        grad_z[piece] = _below(pull, _diagonal(pull) * _diagonal(frame)).t()
-    return grad_z.view(coords.shape), made[0].view(xi.shape), made[1].view(xi.shape)
+            _write(out[piece], _adjoint_applied(frame, reaching))
+            pull.addcmul_(reaching.unsqueeze(1), _lanes(vector[piece]))
+        _write(grad_z[piece], _below(pull, _diagonal(pull) * _diagonal(frame)))
+    on_message = xi.new_empty(0) if message is None else made[1].view(xi.shape)
+    return grad_z.view(coords.shape), made[0].view(xi.shape), on_message
 
 
 @_images_backward.register_fake
 @stand_in
 def _(
-    grad_h: Tensor, grad_y: Tensor, coords: Tensor, xi: Tensor, message: Tensor
+    grad_h: Tensor, grad_y: Tensor, coords: Tensor, xi: Tensor, message: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return coords.new_empty(coords.shape), xi.new_empty(xi.shape), xi.new_empty(xi.shape)
+    on_message = xi.new_empty(0 if message is None else xi.shape)
+    return coords.new_empty(coords.shape), xi.new_empty(xi.shape), on_message
 
 
-def _images_gradient(ctx: Any, grad_h: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor, Tensor] = _images_backward(grad_h, grad_y, *ctx.saved_tensors)
-    return gradients
+def _images_gradient(
+    ctx: Any, grad_h: Tensor, grad_y: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    saved = ctx.saved_tensors
+    on_coords, on_xi, on_message = _images_backward(grad_h, grad_y, *saved)
+    return on_coords, on_xi, None if saved[-1] is None else on_message
 
 
 def _save_images(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -224,13 +244,13 @@ def pulled_back(
     failed = torch.empty(len(z), dtype=torch.bool, device=z.device)
     for piece in _pieces(z):
         inverse = _inverse(_lower(_lanes(z[piece]), m))
-        aggregate[piece] = _applied(inverse, _lanes(f[piece])).t()
+        _write(aggregate[piece], _applied(inverse, _lanes(f[piece])))
         half = _lower_product(inverse, _lanes(s[piece]))  # L^{-1} S
         matrix = _lower_product(inverse, half.transpose(0, 1))
         _diagonal(matrix).add_(floor)
-        moment[piece] = matrix.movedim(-1, 0)
+        _write(moment[piece], matrix)
         factor, failed[piece] = _factor(matrix, jitter)
-        target[piece] = _below(factor, _diagonal(factor).log()).t()
+        _write(target[piece], _below(factor, _diagonal(factor).log()))
     attempt = failed.long()
     if bool(failed.any()):
         _serve(moment, z, target, attempt, JitterSchedule(jitter, growth, retries))
@@ -299,13 +319,13 @@ def _pulled_back_backward(
             bent += _lanes(grad_c[piece])
         bent = 0.5 * (bent + bent.transpose(0, 1))  # only that part acts on a symmetric moment
         left = _adjoint_product(inverse, bent)
-        grad_s[piece] = _product(left, inverse, of_lower=True).movedim(-1, 0)
+        _write(grad_s[piece], _product(left, inverse, of_lower=True))
         turned = _product(left, _lanes(c[piece])).sub_(left, alpha=floor).mul_(-2)
         reaching = _adjoint_applied(inverse, _lanes(grad_a[piece]))
-        grad_f[piece] = reaching.t()
+        _write(grad_f[piece], reaching)
         turned.addcmul_(reaching.unsqueeze(1), _lanes(agg[piece]).unsqueeze(0), value=-1)
         slope = _below(turned, _diagonal(turned) * _diagonal(frame))
-        grad_z[piece] = slope.add_(pull.masked_fill(~own, 0)).t()
+        _write(grad_z[piece], slope.add_(pull.masked_fill(~own, 0)))
     return grad_z.view(coords.shape), grad_f.view(aggregate.shape), grad_s.view(moment.shape)
 
 
@@ -373,61 +393,155 @@ def _pulled_back_gradient(
 pulled_back.register_autograd(_pulled_back_gradient, setup_context=_save_pulled_back)
 
 
-# The correction's low-rank part -----------------------------------------------------------------
+# Update -----------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("geof::low_rank", mutates_args=())
-def low_rank(left: Tensor, right: Tensor) -> Tensor:
-    r"""Return :math:`\operatorname{Svec}_{sl}(U V^\top)`, Eq. (49), of ``(..., m, r)`` factors."""
-    u, v = _flat(left, right, entries=2)
-    made = u.new_empty(len(u), u.size(1) * (u.size(1) - 1) // 2)
-    for piece in _pieces(u):
-        rows, columns = _lanes(u[piece]), _lanes(v[piece])
-        product = rows[:, :1] * columns[:, 0]
-        for k in range(1, u.size(2)):
-            # Not fused: infinities of both signs make a NaN, which the clip does not hide.
-            product += rows[:, k : k + 1] * columns[:, k]
-        made[piece] = _below(product, product[0, :0]).t()
-    return made.view(*left.shape[:-2], made.size(1))
+@torch.library.custom_op("geof::updated", mutates_args=())
+def updated(
+    coords: Tensor,
+    target: Tensor | None,
+    output: Tensor | None,
+    target_mix: float,
+    correction_strength: float,
+    offdiagonal_bound: float,
+    lowest: float,
+    highest: float,
+) -> tuple[Tensor, Tensor]:
+    r"""Return the next coordinates, Eq. (12), and which of them the box left as they were.
+
+    Args:
+        coords: ``(n, B, t)``, :math:`z`.
+        target: ``(n, B, t)``, :math:`\hat z`, or ``None`` for :math:`z`.
+        output: ``(n, B, (2r + 1) m)``, what the controller says, :math:`[U, V, \Delta \ell]`, or
+            ``None`` for no correction.
+        target_mix: :math:`\lambda`.
+        correction_strength: :math:`\gamma`.
+        offdiagonal_bound: :math:`a_{max}`.
+        lowest: :math:`\ell_{min}`.
+        highest: :math:`\ell_{max}`.
+    """
+    (z,) = _flat(coords)
+    reached, said = (None if value is None else _flat(value)[0] for value in (target, output))
+    m = block_size_of(z.size(1))
+    following, inside = torch.empty_like(z), torch.empty_like(z, dtype=torch.bool)
+    for piece in _pieces(z):
+        if reached is None:
+            mixed = z[piece].clone()
+        else:
+            mixed = torch.lerp(z[piece], reached[piece], target_mix)
+        if said is not None:
+            mixed.add_(_correction(_lanes(said[piece]), m).t(), alpha=correction_strength)
+        own = following[piece]
+        # Clamping keeps a NaN, so an overflow shows.
+        torch.clamp(mixed[:, :-m], -offdiagonal_bound, offdiagonal_bound, out=own[:, :-m])
+        torch.clamp(mixed[:, -m:], lowest, highest, out=own[:, -m:])
+        torch.eq(own, mixed, out=inside[piece])
+    return following.view(coords.shape), inside.view(coords.shape)
 
 
-@low_rank.register_fake
+def _factors(output: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return U and V, ``(m, r, lanes)``, and :math:`\Delta \ell`, ``(m, lanes)``."""
+    size = (len(output) - m) // 2
+    left, right, log_scale = output.split([size, size, m])
+    return left.unflatten(0, (m, -1)), right.unflatten(0, (m, -1)), log_scale
+
+
+def _correction(output: Tensor, m: int) -> Tensor:
+    r"""Return :math:`\Delta z = [\operatorname{Svec}_{sl}(U V^\top), \Delta \ell]`, Eq. (11)."""
+    rows, columns, log_scale = _factors(output, m)
+    product = rows[:, :1] * columns[:, 0]
+    for k in range(1, rows.size(1)):
+        # Not fused: infinities of both signs make a NaN, which the clip does not hide.
+        product += rows[:, k : k + 1] * columns[:, k]
+    return _below(product, log_scale)
+
+
+@updated.register_fake
 @stand_in
-def _(left: Tensor, right: Tensor) -> Tensor:
-    m = left.size(-2)
-    return left.new_empty(*left.shape[:-2], m * (m - 1) // 2)
+def _(
+    coords: Tensor,
+    target: Tensor | None,
+    output: Tensor | None,
+    target_mix: float,
+    correction_strength: float,
+    offdiagonal_bound: float,
+    lowest: float,
+    highest: float,
+) -> tuple[Tensor, Tensor]:
+    return coords.new_empty(coords.shape), coords.new_empty(coords.shape, dtype=torch.bool)
 
 
-@torch.library.custom_op("geof::low_rank_backward", mutates_args=())
-def _low_rank_backward(grad: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    (u, v), (g,) = _flat(left, right, entries=2), _flat(grad)
-    grad_u, grad_v = torch.empty_like(u), torch.empty_like(v)
-    for piece in _pieces(u):
-        rows, columns, pull = _lanes(u[piece]), _lanes(v[piece]), _lanes(g[piece])
-        on_rows, on_columns = torch.zeros_like(rows), torch.zeros_like(columns)
-        start = 0
-        for row in range(1, len(rows)):
-            own = pull[start : start + row].unsqueeze(1)  # (row, 1, lanes)
-            torch.sum(own * columns[:row], 0, out=on_rows[row])
-            on_columns[:row].addcmul_(own, rows[row])
-            start += row
-        grad_u[piece], grad_v[piece] = on_rows.movedim(-1, 0), on_columns.movedim(-1, 0)
-    return grad_u.view(left.shape), grad_v.view(right.shape)
+@torch.library.custom_op("geof::updated_backward", mutates_args=())
+def _updated_backward(
+    grad: Tensor,
+    inside: Tensor,
+    output: Tensor | None,
+    mixes: bool,
+    target_mix: float,
+    correction_strength: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    g, free = _flat(grad, inside)
+    m = block_size_of(g.size(1))
+    said = None if output is None else _flat(output)[0]
+    grad_z = torch.empty_like(g)
+    grad_target = torch.empty_like(g) if mixes else g.new_empty(0)
+    grad_said = g.new_empty(0) if said is None else torch.empty_like(said)
+    for piece in _pieces(g):
+        reaching = g[piece] * free[piece]
+        if said is not None:
+            pull = _lanes(reaching).mul(correction_strength)
+            _write(grad_said[piece], _correction_adjoint(_lanes(said[piece]), pull, m))
+        if mixes:
+            torch.mul(reaching, target_mix, out=grad_target[piece])
+            reaching *= 1 - target_mix
+        grad_z[piece] = reaching
+    on_target = grad_target.view(grad.shape) if mixes else grad_target
+    on_said = grad_said if output is None else grad_said.view(output.shape)
+    return grad_z.view(grad.shape), on_target, on_said
 
 
-@_low_rank_backward.register_fake
+def _correction_adjoint(output: Tensor, pull: Tensor, m: int) -> Tensor:
+    """Return the gradient with respect to the output, ``((2r + 1) m, lanes)``."""
+    rows, columns, _ = _factors(output, m)
+    made = torch.zeros_like(output)
+    on_rows, on_columns, on_scale = _factors(made, m)
+    start = 0
+    for row in range(1, m):
+        own = pull[start : start + row].unsqueeze(1)  # (row, 1, lanes)
+        torch.sum(own * columns[:row], 0, out=on_rows[row])
+        on_columns[:row].addcmul_(own, rows[row])
+        start += row
+    on_scale.copy_(pull[start:])
+    return made
+
+
+@_updated_backward.register_fake
 @stand_in
-def _(grad: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    return left.new_empty(left.shape), right.new_empty(right.shape)
+def _(
+    grad: Tensor,
+    inside: Tensor,
+    output: Tensor | None,
+    mixes: bool,
+    target_mix: float,
+    correction_strength: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    on_target = grad.new_empty(grad.shape if mixes else 0)
+    on_said = grad.new_empty(0 if output is None else output.shape)
+    return grad.new_empty(grad.shape), on_target, on_said
 
 
-def _low_rank_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor] = _low_rank_backward(grad, *ctx.saved_tensors)
-    return gradients
+def _updated_gradient(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    inside, output = ctx.saved_tensors
+    on_coords, on_target, on_output = _updated_backward(grad, inside, output, *ctx.scalars)
+    on_target = on_target if ctx.scalars[0] else None
+    return on_coords, on_target, None if output is None else on_output, *(None,) * 5
 
 
-def _save_low_rank(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _save_updated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, target, said, target_mix, correction_strength, *_ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.scalars = target is not None, target_mix, correction_strength
+    ctx.save_for_backward(output[1], said)
 
 
-low_rank.register_autograd(_low_rank_gradient, setup_context=_save_low_rank)
+updated.register_autograd(_updated_gradient, setup_context=_save_updated)

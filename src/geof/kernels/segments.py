@@ -49,10 +49,9 @@ class Rectangle(NamedTuple):
 
     def write(self, values: Tensor, out: Tensor) -> None:
         """Write values ``(N, K)`` to where their edges stand in ``out``, ``(E,)``."""
-        if self.there is None:
-            out[self.place] = values
-        else:
-            out[self.place[self.there]] = values[self.there]
+        if self.there is not None:  # where there is none, its first edge's value once more
+            values = torch.where(self.there, values, values[:, :1])
+        out.scatter_(0, self.place.view(-1), values.reshape(-1))
 
 
 EXACT = 8

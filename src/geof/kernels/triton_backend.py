@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from geof.errors import ConfigError, DtypeError
-from geof.geometry import apply_frame, frame_from_coordinates
-from geof.kernels.factored import factored_statistics, statistics_by
+from geof.kernels.factored import (
+    factored_environment,
+    factored_statistics,
+    factored_update,
+    statistics_by,
+)
 from geof.kernels.interface import Backend, Request, StepSpec, StepStatistics, Support
 from geof.kernels.neighbourhood import Neighbourhoods
 from geof.kernels.triton_kernels import INTERPRETED
@@ -28,10 +32,6 @@ def triton_statistics(
     if edges.terms is not None:
         return factored_statistics(xi, message, coords, edges, spec)
     return statistics_by(edge_moments, feedback_target, xi, message, coords, edges, spec)
-
-
-def _environment(xi: Tensor, coords: Tensor) -> Tensor:
-    return apply_frame(frame_from_coordinates(coords), xi)
 
 
 def _supported(request: Request) -> Support:
@@ -58,4 +58,6 @@ def _served_there(device: torch.device) -> Support:
     return Support()
 
 
-TRITON = Backend("triton", triton_statistics, _environment, _supported)
+TRITON = Backend(
+    "triton", triton_statistics, factored_environment, _supported, update=factored_update
+)
