@@ -149,7 +149,7 @@ def test_nothing_is_cut_into_what_a_cache_holds_elsewhere(monkeypatch):
     monkeypatch.setattr(segments, "CACHED", 1)
     monkeypatch.setattr(lanes, "CACHED", 1)
     target = torch.arange(50).repeat_interleave(3)
-    assert sum(1 for _ in segments.rectangles(target, 50, 8)) == 50
+    assert sum(1 for _ in segments.rectangles(target, target, range(50), 8)) == 50
     assert sum(1 for _ in lanes._pieces(torch.empty(50, 4))) == 50
     elsewhere = torch.empty(50, 4, device="meta")
     assert sum(1 for _ in lanes._pieces(elsewhere)) == 1
@@ -160,14 +160,58 @@ def test_nothing_is_cut_into_what_a_cache_holds_elsewhere(monkeypatch):
 )
 def test_rectangles_hold_every_edge_once(counts):
     target = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    source = torch.arange(len(target)) % len(counts)
     seen = torch.zeros(len(target), dtype=torch.long)
     nodes = []
-    for group in segments.rectangles(target, len(counts), 8):
+    for group in segments.rectangles(source, target, range(len(counts)), 8):
         there = torch.ones_like(group.place, dtype=torch.bool)
         there = there if group.there is None else group.there
         assert group.place.numel() <= 1.25 * int(there.sum())
         seen[group.place[there]] += 1
         assert bool((target[group.place] == group.nodes[:, None])[there].all())
+        wanted = torch.where(there, source[group.place], group.nodes[:, None])
+        assert torch.equal(group.neighbours.view(wanted.shape), wanted)
         nodes += group.nodes.tolist()
     assert bool((seen == 1).all())
     assert sorted(nodes) == [i for i, count in enumerate(counts) if count]
+
+
+class TestKeptRectangles:
+    """They are made once for the same edges, and anew for others."""
+
+    def test_once(self):
+        source, target = torch.arange(6) % 3, torch.arange(6) // 2
+        made = segments.rectangles(source, target, range(3), 8)
+        assert segments.rectangles(source, target, range(3), 8) is made
+
+    @pytest.mark.parametrize("change", ["source", "changed in place", "nodes", "width"])
+    def test_of_other_edges(self, change):
+        source, target = torch.arange(6) % 3, torch.arange(6) // 2
+        given = [source, target, range(3), 8]
+        made = segments.rectangles(*given)
+        if change == "source":
+            given[0] = source.flip(0)
+        elif change == "changed in place":
+            source.add_(1).remainder_(3)
+        elif change == "nodes":
+            given[2] = range(4)
+        else:
+            given[3] = 16
+        again = segments.rectangles(*given)
+        assert again is not made
+        place = torch.cat([group.place.view(-1) for group in again])
+        neighbours = torch.cat([group.neighbours for group in again])
+        assert torch.equal(neighbours, given[0][place])
+
+    def test_not_longer_than_the_edges(self):
+        source, target = torch.arange(6) % 3, torch.arange(6) // 2
+        segments.rectangles(source, target, range(3), 8)
+        before = len(segments._kept)
+        del target
+        assert len(segments._kept) == before - 1
+
+    def test_not_of_very_many(self, monkeypatch):
+        monkeypatch.setattr(segments, "KEPT", 5)
+        source, target = torch.arange(6) % 3, torch.arange(6) // 2
+        made = segments.rectangles(source, target, range(3), 8)
+        assert segments.rectangles(source, target, range(3), 8) is not made

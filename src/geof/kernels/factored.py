@@ -292,17 +292,18 @@ def _sums(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return weights and moments of the nodes ``targets``, to which all the edges lead."""
     m = y.size(-1)
-    flat_h, flat_y = h.flatten(1), y.flatten(1)
-    own_h, own = flat_h[targets], flat_y[targets]
-    start, count = targets.start, len(own)
+    both = torch.cat([h.flatten(1), y.flatten(1)], dim=1)  # gathered at once
+    d = both.size(1) // 2
+    given, own_y = both[targets], y[targets].flatten(1)
+    count = len(given)
     weight = h.new_empty(len(source))
-    first = torch.zeros_like(own)
+    first = torch.zeros_like(own_y)
     outer = y.new_zeros(count, y.size(1), m, m) if second else y.new_empty(0)
-    for group in rectangles(target - start if start else target, count, own.size(1)):
+    for group in rectangles(source, target, range(targets.start, targets.start + count), 2 * d):
         i, shape = group.nodes, group.place.shape
-        j = group.neighbours(source, start)
-        apart = flat_h.index_select(0, j).unflatten(0, shape)
-        apart -= own_h.index_select(0, i).unsqueeze(1)
+        differences = both.index_select(0, group.neighbours).unflatten(0, shape)
+        differences -= given.index_select(0, i).unsqueeze(1)
+        apart, residual = differences[..., :d], differences[..., d:]
         exponent = apart.square_().sum(-1).neg_().div_(temperature)
         if bias is not None:  # which may be large; without one the self-loop's zero is the largest
             exponent += group.of_edges(bias)
@@ -316,15 +317,16 @@ def _sums(
         # The largest exponent is the self-loop's zero or was subtracted: a sum is at least one.
         w /= w.sum(1, keepdim=True)
         group.write(w, weight)
-        neighbour = flat_y.index_select(0, j).unflatten(0, shape)
         if table is not None:
-            neighbour += _carried(group, row, table)
-        first[i] = torch.bmm(w.unsqueeze(1), neighbour).squeeze(1)
+            residual += _carried(group, row, table)
+        # Weights sum to one, so the node's own message stands before the sum.
+        mean = torch.bmm(w.unsqueeze(1), residual).squeeze(1)
+        first.index_copy_(0, i, mean.add_(own_y.index_select(0, i)))
         if second:
-            neighbour -= own.index_select(0, i).unsqueeze(1)
-            neighbour *= w.sqrt().unsqueeze(-1)  # both factors of a product have it
-            residual = _edges_last(neighbour, m)
-            outer[i] = torch.bmm(residual, residual.mT).unflatten(0, (len(i), y.size(1)))
+            turned = residual.new_empty(len(i), d, shape[1])
+            torch.mul(residual.mT, w.sqrt().unsqueeze(1), out=turned)  # both factors have it
+            turned = turned.view(-1, m, shape[1])
+            outer.index_copy_(0, i, torch.bmm(turned, turned.mT).view(len(i), -1, m, m))
     return weight, first.view(count, y.size(1), m), outer
 
 
@@ -348,7 +350,7 @@ def _(
 
 @torch.library.custom_op("geof::edge_moments_backward", mutates_args=())
 def _edge_moments_backward(
-    grad_weight: Tensor,
+    grad_weight: Tensor | None,
     grad_first: Tensor,
     grad_second: Tensor,
     h: Tensor,
@@ -370,25 +372,26 @@ def _edge_moments_backward(
     # Both factors of the outer product carry the same residual.
     curvature = grad_second + grad_second.mT if second else None
     rate = -1 / temperature
-    for group in rectangles(target, n, 2 * d):
-        i, shape = group.nodes, group.place.shape
-        j, w, pull = group.neighbours(source, 0), group.of_edges(weight), pulls.index_select(0, i)
+    for group in rectangles(source, target, range(n), 2 * d):
+        i, j, shape = group.nodes, group.neighbours, group.place.shape
+        w, pull = group.of_edges(weight), pulls.index_select(0, i)
         differences = both.index_select(0, j).unflatten(0, shape)
         differences -= both.index_select(0, i).unsqueeze(1)
         apart, residual = differences[..., :d], differences[..., d:]
         if table is not None:
             residual += _carried(group, row, table)
         # d loss / d weight, up to what all edges of a node share, which the softmax takes away
-        score = group.of_edges(grad_weight)
         if curvature is None:
-            score += (residual * pull.unsqueeze(1)).sum(-1)
+            score = (residual * pull.unsqueeze(1)).sum(-1)
             torch.mul(w.unsqueeze(-1), pull.unsqueeze(1), out=residual)
         else:
             turned, across = _edges_last(residual, m), pull.unsqueeze(-1)
             bent = torch.bmm(curvature.index_select(0, i).flatten(0, 1), turned).view(len(i), d, -1)
             bent += across
-            score += torch.add(bent, across).mul_(turned.view_as(bent)).sum(1).mul_(0.5)
-            residual.copy_((bent.mul_(w.unsqueeze(1))).mT)  # d loss / d y_ij from here on
+            score = torch.add(bent, across).mul_(turned.view_as(bent)).sum(1).mul_(0.5)
+            torch.mul(bent.mT, w.unsqueeze(-1), out=residual)  # d loss / d y_ij from here on
+        if grad_weight is not None:
+            score += group.of_edges(grad_weight)
         if row is not None and table is not None:
             chosen = group.of_edges(row.long(), -1)
             carries = chosen >= 0
@@ -414,7 +417,7 @@ def _edge_moments_backward(
 @_edge_moments_backward.register_fake
 @stand_in
 def _(
-    grad_weight: Tensor,
+    grad_weight: Tensor | None,
     grad_first: Tensor,
     grad_second: Tensor,
     h: Tensor,
@@ -434,17 +437,19 @@ def _(
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     h, y, source, target, _, ctx.temperature, ctx.second, bias, row, table = inputs
     ctx.biased, ctx.carrying = bias is not None, table is not None
+    ctx.set_materialize_grads(False)  # the weights are looked at and seldom have one
     ctx.save_for_backward(h, y, output[0], source, target, row, table)
 
 
 def _backward(
-    ctx: Any, grad_weight: Tensor, grad_first: Tensor, grad_second: Tensor
+    ctx: Any, grad_weight: Tensor | None, grad_first: Tensor | None, grad_second: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     h, y, weight, source, target, row, table = ctx.saved_tensors
+    outer = y.shape + y.shape[-1:] if ctx.second else (0,)
     grad_h, grad_y, grad_bias, grad_table = _edge_moments_backward(
         grad_weight,
-        grad_first,
-        grad_second,
+        torch.zeros_like(y) if grad_first is None else grad_first,
+        y.new_zeros(outer) if grad_second is None else grad_second,
         h,
         y,
         weight,

@@ -313,8 +313,10 @@ def _pulled_back_backward(
         frame = _lower(_lanes(z[piece]), m)
         inverse = _inverse(frame)
         pull, own = _lanes(grad_t[piece]), keeps[piece]
-        bent = _factor_adjoint(_lower(_lanes(reached[piece]), m), pull)
-        bent.masked_fill_(own, 0)
+        # Blocks that kept their coordinates do not depend on the moment; most often there are none.
+        keeping = own.device.type != "cpu" or bool(own.any())
+        free = pull.masked_fill(own, 0) if keeping else pull
+        bent = _factor_adjoint(_lower(_lanes(reached[piece]), m), free)
         if grad_c is not None:
             bent += _lanes(grad_c[piece])
         bent = 0.5 * (bent + bent.transpose(0, 1))  # only that part acts on a symmetric moment
@@ -325,7 +327,9 @@ def _pulled_back_backward(
         _write(grad_f[piece], reaching)
         turned.addcmul_(reaching.unsqueeze(1), _lanes(agg[piece]).unsqueeze(0), value=-1)
         slope = _below(turned, _diagonal(turned) * _diagonal(frame))
-        _write(grad_z[piece], slope.add_(pull.masked_fill(~own, 0)))
+        if keeping:
+            slope += pull.masked_fill(~own, 0)
+        _write(grad_z[piece], slope)
     return grad_z.view(coords.shape), grad_f.view(aggregate.shape), grad_s.view(moment.shape)
 
 

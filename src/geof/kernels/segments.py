@@ -8,11 +8,13 @@ the same order every time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 CACHED = 2**19
 """Entries of a piece on the CPU, whose temporaries then stay in its cache."""
@@ -21,16 +23,22 @@ BOUNDED = 2**26
 """Entries of a piece elsewhere: a bound on memory, not on the time of a piece."""
 
 
+KEPT = 2**22
+"""Up to so many edges, how they are grouped is kept as long as they are: some 17 bytes for each."""
+
+
 class Rectangle(NamedTuple):
     """Some nodes and all their edges.
 
     Attributes:
         nodes: ``(N,)``, numbered from 0 in the order of the targets.
+        neighbours: ``(N K,)``, the sources of the edges; the node itself where there is none.
         place: ``(N, K)``, where each node's edges stand; the first ones again where it has fewer.
         there: ``(N, K)`` bool, which of them are the node's; ``None`` where all are.
     """
 
     nodes: Tensor
+    neighbours: Tensor
     place: Tensor
     there: Tensor | None
 
@@ -38,14 +46,6 @@ class Rectangle(NamedTuple):
         """Return values ``(E,)`` of the edges, ``(N, K)``."""
         chosen = values.index_select(0, self.place.view(-1)).view(self.place.shape)
         return chosen if self.there is None else chosen.masked_fill_(~self.there, missing)
-
-    def neighbours(self, source: Tensor, start: int) -> Tensor:
-        """Return the sources of the edges, ``(N K,)``; the node itself where there is none."""
-        chosen = source.index_select(0, self.place.view(-1))
-        if self.there is not None:
-            own = (self.nodes + start).unsqueeze(1)
-            chosen = torch.where(self.there, chosen.view(self.place.shape), own).view(-1)
-        return chosen
 
     def write(self, values: Tensor, out: Tensor) -> None:
         """Write values ``(N, K)`` to where their edges stand in ``out``, ``(E,)``."""
@@ -64,14 +64,32 @@ LENGTHS = (
 """Lengths of rows: beyond :data:`EXACT` four for each power of two."""
 
 
-def rectangles(target: Tensor, num_nodes: int, width: int) -> Iterator[Rectangle]:
-    """Yield all nodes that have edges, each once, with its edges.
+_kept = WeakIdKeyDictionary()
+"""What :func:`rectangles` made, by the targets: a step asks for it twice, and so do the others."""
+
+
+def rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Iterable[Rectangle]:
+    """Return all nodes that have edges, each once, with its edges.
 
     Args:
-        target: ``(E,)`` ascending, below ``num_nodes``.
-        num_nodes: How many targets there are.
+        source: ``(E,)``.
+        target: ``(E,)`` ascending.
+        nodes: The targets.
         width: Numbers of an edge, by which the size of a rectangle is bounded.
     """
+    if len(target) > KEPT or torch.compiler.is_compiling():
+        return _rectangles(source, target, nodes, width)
+    asked = source._version, target._version, nodes, width, CACHED
+    of, under, found = _kept.get(target, (lambda: None, None, []))
+    if of() is not source or under != asked:
+        found = list(_rectangles(source, target, nodes, width))
+        _kept[target] = ref(source), asked, found
+    made: list[Rectangle] = found
+    return made
+
+
+def _rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Iterator[Rectangle]:
+    target, num_nodes = target - nodes.start if nodes.start else target, len(nodes)
     count = torch.bincount(target, minlength=num_nodes)
     first = count.cumsum(0) - count
     sizes, order = count.sort(stable=True)
@@ -82,10 +100,14 @@ def rectangles(target: Tensor, num_nodes: int, width: int) -> Iterator[Rectangle
         if start == stop:
             continue
         column = torch.arange(length, device=target.device)
-        for nodes in order[start:stop].split(max(1, entries // (length * max(width, 1)))):
-            begin = first.index_select(0, nodes).unsqueeze(1)
+        for chosen in order[start:stop].split(max(1, entries // (length * max(width, 1)))):
+            begin = first.index_select(0, chosen).unsqueeze(1)
+            place = begin + column
             if length <= EXACT:
-                yield Rectangle(nodes, begin + column, None)
-            else:
-                there = column < count.index_select(0, nodes).unsqueeze(1)
-                yield Rectangle(nodes, torch.where(there, begin + column, begin), there)
+                yield Rectangle(chosen, source.index_select(0, place.view(-1)), place, None)
+                continue
+            there = column < count.index_select(0, chosen).unsqueeze(1)
+            place = torch.where(there, place, begin)
+            neighbours = source.index_select(0, place.view(-1)).view(place.shape)
+            own = (chosen + nodes.start).unsqueeze(1)
+            yield Rectangle(chosen, torch.where(there, neighbours, own).view(-1), place, there)
