@@ -66,7 +66,8 @@ def update_by_lanes(coords, target=None, output=None):
 
 @pytest.fixture(params=[2, 2**12], ids=["pieces", "whole"])
 def piece(request, monkeypatch):
-    monkeypatch.setattr(lanes, "CACHED", request.param)
+    for size in ("CACHED", "SHARED"):
+        monkeypatch.setattr(lanes, size, request.param)
 
 
 @pytest.mark.usefixtures("piece")
@@ -148,6 +149,7 @@ def test_nothing_is_cut_into_what_a_cache_holds_elsewhere(monkeypatch):
     """On the CPU a piece is as large as its cache; on other devices memory alone bounds it."""
     monkeypatch.setattr(segments, "CACHED", 1)
     monkeypatch.setattr(lanes, "CACHED", 1)
+    monkeypatch.setattr(lanes, "SHARED", 1)
     target = torch.arange(50).repeat_interleave(3)
     assert sum(1 for _ in segments.rectangles(target, target, range(50), 8)) == 50
     assert sum(1 for _ in lanes._pieces(torch.empty(50, 4))) == 50

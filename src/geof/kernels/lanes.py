@@ -26,12 +26,16 @@ from geof.kernels.operators import stand_in
 CACHED = 4000
 """Blocks at a time on the CPU; rows of a power of two would meet in the same sets of its cache."""
 
+SHARED = 16000
+"""Likewise for several threads: torch shares the work of an operator out from 32,768 entries on."""
+
 BOUNDED = 2**22
 """Blocks at a time elsewhere: a bound on memory, not on the time of a piece."""
 
 
 def _pieces(like: Tensor) -> Iterator[slice]:
-    size = CACHED if like.device.type == "cpu" else BOUNDED
+    on_cpu = CACHED if torch.get_num_threads() == 1 else SHARED
+    size = on_cpu if like.device.type == "cpu" else BOUNDED
     return (slice(start, start + size) for start in range(0, len(like), size))
 
 
