@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import numpy as np
@@ -109,6 +110,43 @@ def test_a_batch_depends_on_seed_epoch_and_number_alone():
     assert_same_batches([first[3]], [alone])
     for other in (sampler(6).batches(2), sampler(5).batches(3)):
         assert not torch.equal(first[0].n_id, next(other).n_id)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_threads_draw_the_same_batches_in_the_same_order(monkeypatch, workers, compiled):
+    if not compiled:
+        monkeypatch.setattr(batching, "native_sample", lambda *_, **__: None)
+    sampler = NeighbourSampler(random_edges(0, 60, 400), 60, [3, 3], batch_size=4, seed=5)
+    assert_same_batches(sampler.batches(2, 1), sampler.batches(2, 1, workers=workers))
+
+
+def test_threads_end_with_whoever_asked(monkeypatch):
+    sampler = NeighbourSampler(random_edges(0, 60, 400), 60, [3, 3], batch_size=1)
+    made, grow = [], sampler._grow
+    monkeypatch.setattr(sampler, "_grow", lambda *given: made.append(0) or grow(*given))
+    batches = sampler.batches(0, workers=2)
+    next(batches)
+    batches.close()
+    assert len(made) <= 7  # what was asked for, two of each thread, and one each in its hands
+    assert not [t for t in threading.enumerate() if t.name.startswith("geof-sampler")]
+
+
+def test_an_error_of_a_thread_is_raised_where_its_batch_is_asked_for(monkeypatch):
+    sampler = NeighbourSampler(random_edges(0, 60, 400), 60, [3, 3], batch_size=20)
+    grow = sampler._grow
+
+    def fails(seeds, bits):
+        if 59 in seeds:
+            raise DataError("here")
+        return grow(seeds, bits)
+
+    monkeypatch.setattr(sampler, "_grow", fails)
+    sampler.shuffle = False
+    batches = sampler.batches(0, workers=1)
+    assert [next(batches).batch_size for _ in range(2)] == [20, 20]
+    with pytest.raises(DataError, match="here"):
+        next(batches)
 
 
 def assert_same_batches(some, others):
@@ -304,6 +342,7 @@ EDGES = random_edges(0, 10, 30)
         (lambda: NeighbourSampler(EDGES, 10, ["all"], batch_size=1), ConfigError, "'fanouts'"),
         (lambda: NeighbourSampler(EDGES, 10, [1.5], batch_size=1), ConfigError, "'fanouts'"),
         (lambda: next(sampler().batches(-1)), ConfigError, "'epoch'"),
+        (lambda: sampler().batches(0, workers=-1), ConfigError, "'workers'"),
         (lambda: next(pieces_of(sampler().index, 0)), ConfigError, "'piece_size'"),
     ],
 )

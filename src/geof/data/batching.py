@@ -10,7 +10,9 @@ Batches of graphs are cut out of one packed array instead of put together from m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -117,12 +119,24 @@ class NeighbourSampler:
     def __len__(self) -> int:
         return -(-len(self.nodes) // self.batch_size)
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[NeighbourBatch]:
-        """Yield the epoch's batches, from number ``start`` on when a run is resumed."""
+    def batches(self, epoch: int, start: int = 0, *, workers: int = 0) -> Iterator[NeighbourBatch]:
+        """Yield the epoch's batches, from number ``start`` on when a run is resumed.
+
+        Args:
+            epoch: Whose order and draws.
+            start: The first batch.
+            workers: Threads that draw ahead of what is asked for, the same batches in the same
+                order; compiled draws run beside each other.
+        """
+        require_positive("workers", workers, least=0)
         order = self._order(epoch)
-        for number in range(start, len(self)):
+
+        def drawn(number: int) -> NeighbourBatch:
             seeds = order[number * self.batch_size : (number + 1) * self.batch_size]
-            yield self._grow(seeds, raw_stream(self.seed, _NEIGHBOURS, epoch, number))
+            return self._grow(seeds, raw_stream(self.seed, _NEIGHBOURS, epoch, number))
+
+        numbers = range(start, len(self))
+        return map(drawn, numbers) if workers == 0 else _made_ahead(drawn, numbers, workers)
 
     def sample(self, seeds: Tensor, *, epoch: int = 0, number: int = 0) -> NeighbourBatch:
         """Return one batch around given seeds, for instance the ends of candidate links."""
@@ -157,6 +171,23 @@ class NeighbourSampler:
             chosen.append(place)
         edges = np.stack([np.concatenate(sources), np.concatenate(targets)])
         return [torch.from_numpy(part) for part in (met.nodes, edges, np.concatenate(chosen))]
+
+
+def _made_ahead(
+    make: Callable[[int], NeighbourBatch], numbers: range, workers: int
+) -> Iterator[NeighbourBatch]:
+    """Yield what is made of the numbers, two of each thread waiting at most."""
+    ahead: deque[Future[NeighbourBatch]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="geof-sampler") as pool:
+        try:
+            for number in numbers:
+                ahead.append(pool.submit(make, number))
+                if len(ahead) > 2 * workers:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:  # whoever stops asking does not wait for what he will not see
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _Numbering:

@@ -299,7 +299,7 @@ class NodeTask(Task):
             share = ranks.share(len(train))
             yield self.thinned(self.inputs, epoch), slice(None), self._there(train), share
             return
-        for number, whole in enumerate(self.sampling.sampler.batches(epoch)):
+        for number, whole in enumerate(self.sampling.sampler.batches(epoch, workers=1)):
             ranks.begin(self.seed, epoch, number)
             share = ranks.share(whole.batch_size)
             drawn, share = ranks.around(whole, share.of(torch.arange(whole.batch_size)), share)
