@@ -13,6 +13,9 @@ from torch import Tensor
 from geof.geometry import AdmissibleBox, num_coordinates
 from geof.nn import CoupledState
 from tests.cli.commands import Commands
+from tests.pretended import elsewhere
+
+__all__ = ["elsewhere"]
 
 torch.set_num_threads(1)
 settings.register_profile("geof", derandomize=True, deadline=None, max_examples=40)

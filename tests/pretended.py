@@ -7,15 +7,19 @@ can be compared. The device is called ``meta``, which torch lets tensors have on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from geof import devices
 
 ELSEWHERE = torch.device("meta")
 aten = torch.ops.aten
@@ -61,6 +65,15 @@ def pretended_device() -> Iterator[torch.device]:
     """Let tensors be made on the second device and moved there."""
     with _Pretending():
         yield ELSEWHERE
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the name of a second device that is there for the time being."""
+    monkeypatch.setattr(devices, "_NAME", re.compile("auto|cpu|meta"))
+    monkeypatch.setattr(devices, "available_devices", lambda: ["cpu", "meta"])
+    with pretended_device() as device:
+        yield str(device)
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:

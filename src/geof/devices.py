@@ -1,4 +1,4 @@
-"""Where a run computes: names of devices, which of them are there, and their random numbers.
+"""Where a run computes: names of devices, which are there, waiting for them, their random numbers.
 
 A device is no part of what decides a result: configs that differ in it alone are equal, and a
 run may go on on another one. Bits are promised per device.
@@ -75,6 +75,24 @@ def resolve_device(name: str | None = None) -> torch.device:
         # Products in a fixed order want it, and it is read when the first of them is made.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device("mps", 0) if name == "mps" else torch.device(name)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a device has done what it was asked; the CPU has when a call returns."""
+    if device.type in _NUMBERED:
+        getattr(torch, device.type).synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def device_model(device: torch.device) -> str | None:
+    """Return what its maker calls a device, such as a GPU's name; ``None`` where torch knows none.
+
+    >>> device_model(torch.device("cpu"))
+    """
+    if device.type not in _NUMBERED:
+        return None
+    return str(getattr(torch, device.type).get_device_name(device))
 
 
 def random_state(device: torch.device) -> Tensor | None:

@@ -6,7 +6,6 @@ The device is pretended (:mod:`tests.pretended`); no GPU is needed, and none is 
 from __future__ import annotations
 
 import pickle
-import re
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,7 @@ from geof.errors import ConfigError, DeviceError, StoppedError
 from geof.estimators import GeoFNodeClassifier
 from geof.training import RunConfig, Trainer, TrainingConfig, Watch
 from geof.training.predict import Run, part_predictions
-from tests.pretended import Elsewhere, MixedDevicesError, pretended_device
+from tests.pretended import Elsewhere, MixedDevicesError
 from tests.training.test_edges import some_graph_task, some_link_task, some_node_task
 from tests.training.toys import FRAGILE, config_of, graph_task, link_task, node_task
 
@@ -44,15 +43,6 @@ PATHS = {
     ),
     "graph, edge columns": some_graph_task,
 }
-
-
-@pytest.fixture
-def elsewhere(monkeypatch):
-    """Return the name of a second device that is there for the time being."""
-    monkeypatch.setattr(devices, "_NAME", re.compile("auto|cpu|meta"))
-    monkeypatch.setattr(devices, "available_devices", lambda: ["cpu", "meta"])
-    with pretended_device() as device:
-        yield str(device)
 
 
 def trained(task, device, out=None, watch=None, **options):

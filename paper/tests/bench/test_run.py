@@ -138,7 +138,7 @@ def test_what_would_not_fit_is_predicted_skipped_and_explained(in_this_process, 
     """GCN needs 1 kB per edge here and the reference 1 MB, of 1 GB."""
     peaks = {"gcn": 1_000, "geof-reference": 1_000_000}
 
-    def weigh(path, entry, epochs, *, say):
+    def weigh(path, entry, epochs, device, *, say):
         edges = work.Problem.load(path).facts.edges
         return Peak(peaks[entry.label] * edges, 1)
 
@@ -269,7 +269,7 @@ def test_the_memory_of_a_method_is_predicted_on_the_shape_it_has(
 ):
     shapes = []
 
-    def weigh(path, entry, epochs, *, say):
+    def weigh(path, entry, epochs, device, *, say):
         problem = work.Problem.load(path)
         shapes.append(problem.shape)
         return Peak(1_000_000 * problem.facts.edges, 1)

@@ -12,8 +12,10 @@ import time
 from multiprocessing import forkserver
 
 import pytest
+import torch
 
 from geof import cli
+from geof.devices import resolve_device
 from geof_paper.bench import catalogue
 from geof_paper.commands import bench
 
@@ -131,14 +133,98 @@ def test_methods_are_rows_with_their_preset(short, here, tmp_path, capsys, monke
 
 
 def test_the_papers_six_are_chosen_with_the_fastest_geof(here, monkeypatch):
+    labels = chosen(monkeypatch, "--models", "paper")
+    assert labels[:-1] == ["gcn", "amp", "g2former", "spdgnn", "argnn"]
+    assert labels[-1] in ("geof-native", "geof-torch")
+
+
+@pytest.mark.filterwarnings("ignore:.*to a meta parameter")
+def test_another_device_is_trained_on_and_told(
+    short, here, elsewhere, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    path, summary = tmp_path / "rows.json", tmp_path / "summary.json"
+    arguments = ["--workloads", "tiny", "tiny-set", "--methods", "gcn", "geof-torch", "--quiet"]
+    files = ["--json", str(path), "--summary", str(summary)]
+    assert cli.main(["bench", "--device", elsewhere, *arguments, *files, "--threads", "1"]) == 0
+    rows = json.loads(path.read_text())
+    assert len(rows) == 4
+    for row in rows:
+        assert (row["status"], row["device"], row["machine"]["device"]) == ("ok", "meta", "meta")
+        assert row["seconds_per_epoch"] > 0
+        assert row["peak_bytes_above_data"] is None
+    assert json.loads(summary.read_text())["machine"]["device"] == "meta"
+    text = capsys.readouterr().out
+    assert "One training epoch on meta" in text
+    assert "tiny, gcn: memory not measured: nothing counts the peak of a device" in text
+
+
+def chosen(monkeypatch, *arguments):
+    """Return the labels of what a command line would run."""
     from geof_paper.bench import run
 
     seen = []
     monkeypatch.setattr(run.Bench, "run", lambda self: seen.extend(self.entries) or [])
     monkeypatch.setattr(bench, "_print_rows", lambda console, rows: None)
-    assert cli.main(["bench", "--workloads", "tiny", "--models", "paper", "--quiet"]) == 0
-    assert [c.method for c in seen] == ["gcn", "amp", "g2former", "spdgnn", "argnn", "geof"]
-    assert seen[-1].backend in ("native", "torch")
+    assert cli.main(["bench", "--workloads", "tiny", "--quiet", *arguments]) == 0
+    return [entry.label for entry in seen]
+
+
+def test_only_backends_that_serve_the_device_are_run(here, elsewhere, monkeypatch):
+    labels = ["gcn", "gcn-csr", "gat", "geof-torch", "geof-reference"]
+    assert chosen(monkeypatch, "--device", elsewhere) == labels
+    assert chosen(monkeypatch, "--device", elsewhere, "--methods", "paper")[-1] == "geof-torch"
+    assert chosen(monkeypatch, "--device", "cpu") == chosen(monkeypatch)
+
+
+def test_a_gpu_has_its_own_backend(here, monkeypatch):
+    """As far as one can see without one: what is chosen there, the backend that is fastest."""
+    from geof import kernels
+
+    monkeypatch.setattr("geof.devices.available_devices", lambda: ["cpu", "cuda:0"])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Abacus")
+    served = dict.fromkeys(("reference", "torch", "triton"))
+    monkeypatch.setattr(kernels, "backends_on", lambda device, block_size: served)
+    triton = type("Backend", (), {"name": "triton"})
+    monkeypatch.setattr(kernels, "resolve_backend", lambda *given: triton)
+    labels = ["gcn", "gcn-csr", "gat", "geof-torch", "geof-triton", "geof-reference"]
+    assert chosen(monkeypatch, "--device", "cuda:0") == labels
+    assert chosen(monkeypatch, "--device", "cuda:0", "--methods", "paper")[-1] == "geof-triton"
+
+
+@pytest.mark.parametrize("mode", [[], ["--quick"], ["--profile"], ["--training"]])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(
+    mode, here, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("geof.devices.available_devices", lambda: ["cpu"])
+    for module in ("run", "training", "processes"):
+        place = f"geof_paper.bench.{module}.in_fresh_process"
+        monkeypatch.setattr(place, lambda *a, **k: pytest.fail("worked"))
+    path = tmp_path / "rows.json"
+    assert cli.main(["bench", *mode, "--device", "cuda", "--json", str(path)]) == 1
+    assert "Expected device 'cuda' to be here (there is 'cpu')" in capsys.readouterr().err
+    assert cli.main(["bench", *mode, "--device", "gpu", "--json", str(path)]) == 1
+    assert "Expected 'device' to be auto, cpu, cuda, mps or xpu" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "geof-native"], "to be usable here, but the native kernels are"),
+        (["--methods", "gcn", "geof-edges-triton"], "Expected 'backend' to be usable here"),
+        (["--methods", "geof-toch"], "Did you mean 'geof-torch'?"),
+        (["--profile", "tiny"], "Expected '--profile' on the CPU, whose time it counts"),
+    ],
+)
+def test_what_another_device_cannot_do_is_refused(
+    arguments, message, here, elsewhere, capsys, monkeypatch
+):
+    for module in ("run", "processes"):
+        place = f"geof_paper.bench.{module}.in_fresh_process"
+        monkeypatch.setattr(place, lambda *a, **k: pytest.fail("worked"))
+    assert cli.main(["bench", "--device", elsewhere, *arguments]) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -233,7 +319,45 @@ def test_whole_runs_are_measured_alone_and_side_by_side(tmp_path, capsys, monkey
     assert (alone["epochs_per_minute"], beside["epochs_per_minute"]) == (120, 240)
     epochs = load_preset("geof", "tuned", "node", "CiteSeer")["epochs"]
     assert beside["runs_per_hour"] == pytest.approx(2 * 3600 / (10 + epochs * 0.5))
+    assert alone["device"] == str(resolve_device())
     assert "node:CiteSeer" in capsys.readouterr().out
+
+
+def test_whole_runs_are_trained_on_the_named_device(elsewhere, tmp_path, capsys, monkeypatch):
+    from geof_paper.bench import training
+
+    seen = []
+
+    def here(work, config, *, threads, say, seconds=None):
+        seen.append(config.training.device)
+        return training.Pace(0.5, 10.0, 0.9, config.training.epochs)
+
+    monkeypatch.setattr(training, "in_fresh_process", here)
+    monkeypatch.setattr("geof_paper.bench.processes.start_server", lambda: None)
+    path = tmp_path / "rows.json"
+    arguments = ["--training", "node:CiteSeer", "--threads", "1", "--json", str(path), "--quiet"]
+    assert cli.main(["bench", *arguments, "--device", elsewhere]) == 0
+    assert seen == ["meta"]
+    assert [row["device"] for row in json.loads(path.read_text())] == ["meta"]
+    assert "Whole runs on meta" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:.*to a meta parameter")
+def test_the_pace_on_a_device_is_taken_when_it_has_done_its_work(elsewhere, monkeypatch):
+    from geof.data import NodeGraph, digits_graph
+    from geof.training import RunConfig
+    from geof_paper.bench import devices, training
+
+    digits = NodeGraph("CiteSeer", digits_graph(), tuple("0123456789"))
+    monkeypatch.setattr("geof.data.sources.read_data", lambda *given: (digits, None))
+    monkeypatch.setattr(training, "EPOCHS", 2)
+    waited = []
+    monkeypatch.setattr(devices, "synchronise", lambda device: waited.append(device.type))
+    plain = {"task": "node", "method": "gcn", "data": {"dataset": "CiteSeer"}}
+    pace = training.run_pace(RunConfig.parse({**plain, "device": elsewhere}), say=print)
+    assert 0 < pace.inside < 1
+    assert set(waited) == {"meta"}
+    assert len(waited) > 8, "begin, end of each epoch and what is inside"
 
 
 def test_a_pace_is_that_of_training(monkeypatch):

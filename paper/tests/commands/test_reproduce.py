@@ -291,6 +291,16 @@ def test_efficiency_from_rows_of_the_benchmark(reproduce, capsys):
     Path("rows.json").write_text(json.dumps([row]))
     assert reproduce("efficiency", "--bench", "rows.json") == 0
     assert read("efficiency-time")["GCN"]["NCI1"]["mean"] == 4.0
+    assert "ours on a processor" in about("efficiency-time")["text"]
+    gpu = {
+        "device": "cuda:0",
+        "peak_device_bytes": 2 * 10**9,
+        "machine": {"device_model": "Abacus"},
+    }
+    Path("rows.json").write_text(json.dumps([{**row, **gpu}]))
+    assert reproduce("efficiency", "--bench", "rows.json") == 0
+    assert read("efficiency-memory")["GCN"]["NCI1"]["mean"] == 2.0
+    assert "ours on Abacus" in about("efficiency-memory")["text"]
     for content in ("[]", '[{"method": "gcn"}]', "{}", "no"):
         Path("rows.json").write_text(content)
         assert reproduce("efficiency", "--bench", "rows.json") == 1

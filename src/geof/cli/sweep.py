@@ -88,9 +88,9 @@ def run(options: argparse.Namespace) -> int:
         study = replace(study, order=replace(study.order, **given))
         if options.device is not None:
             study = replace(study, base=study.base.on(options.device))
+        resolve_device(study.base.training.device)  # before anything is written
     else:
         study, trainer = _prepare(options, screen)
-    resolve_device(study.base.training.device)  # or say what is there, before anything is written
     if trainer is None or study.order.workers > 1:
         trainer = _trainer(options, study.order)  # workers read the data themselves
     with study.held():
@@ -127,6 +127,7 @@ def _trainer(options: argparse.Namespace, order: Order) -> TrialTrainer:
 def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, TrialTrainer]:
     """Read and check everything; nothing is written yet."""
     from geof.data.sources import notes_of
+    from geof.devices import resolve_device
     from geof.training import adapted
     from geof.training.sweep import Order, Study
     from geof.training.trials import laid_over, present_name
@@ -151,6 +152,7 @@ def _prepare(options: argparse.Namespace, screen: _Screen) -> tuple[Study, Trial
         workers=options.workers or 2,
     )
     config, trainer = config_of(options), _trainer(options, order)
+    resolve_device(config.training.device)  # or say what is there, before anything is read
     data = trainer.runner.read(laid_over(config, {}, splits[0])).data
     base = laid_over(adapted(config, data), {}, splits[0])
     study = Study(options.out, order, base, searched)

@@ -7,16 +7,22 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import torch
+
+from geof.devices import device_model
 from geof.machine import processor
 from geof.processes import cores
 from geof.version import __version__
+from geof_paper.bench.devices import CPU
 from geof_paper.bench.memory import total_bytes
 
 
-def describe_machine(threads: int) -> dict[str, Any]:
-    """Return processor, cores, memory, versions, threads and present load as JSON values."""
+def describe_machine(threads: int, device: torch.device = CPU) -> dict[str, Any]:
+    """Return processor, device, cores, memory, versions, threads and load as JSON values."""
     return {
         "cpu": processor(),
+        "device": str(device),
+        "device_model": device_model(device),
         "cores": cores(),
         "memory_bytes": total_bytes(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -27,6 +27,7 @@ from geof.methods.interface import (
 from geof.training.config import RunConfig
 from geof.training.metrics import accuracy
 from geof.training.network import Network
+from geof.training.trainer import FUSED
 from geof_paper.bench.catalogue import Entry, Shape, Stage
 from geof_paper.bench.problems import SIGNATURE_CHANNELS, Piece, Problem
 
@@ -57,7 +58,7 @@ class MethodTraining:
 
     Args:
         entry: Who.
-        problem: On what.
+        problem: On what, and where: the network is put on its device.
     """
 
     def __init__(self, entry: Entry, problem: Problem) -> None:
@@ -65,18 +66,19 @@ class MethodTraining:
         self.problem = problem
         self.config = config_of(entry.method, task_of(problem.shape), problem.facts.benchmark)
         self.stage = stage_of(self.config)
-        self.network = Network(self.config, _shape(problem))
+        self.network = Network(self.config, _shape(problem)).to(problem.device)
         self.optimiser = self._optimiser()
         self.epochs = 0
         self._caches = [[Cache() for _ in range(p.num_graphs)] for p in problem.pieces]
         self._whole = self._inputs(0) if problem.is_static else None
 
     def _optimiser(self) -> torch.optim.Optimizer:
+        fused = self.problem.device.type in FUSED
         if self.stage == "pretext":
             rate = self.config.pretraining.learning_rate
-            return torch.optim.Adam(self.network.encoder.parameters(), lr=rate, fused=True)
+            return torch.optim.Adam(self.network.encoder.parameters(), lr=rate, fused=fused)
         rate = self.config.training.learning_rate
-        return torch.optim.Adam(self.network.parameters(), lr=rate, fused=True)
+        return torch.optim.Adam(self.network.parameters(), lr=rate, fused=fused)
 
     def _inputs(self, number: int) -> GraphInputs:
         piece = self.problem.pieces[number]

@@ -17,6 +17,7 @@ from torch_geometric.utils import to_torch_csr_tensor
 from geof.methods.geof import GeoFEncoder
 from geof.methods.interface import GraphInputs
 from geof.nn.inputs import SparseLinear, without_csr_warnings
+from geof.training.trainer import FUSED
 from geof_paper.bench.catalogue import EDGES, Entry
 from geof_paper.bench.problems import EDGE_CATEGORIES, SIGNATURE_CHANNELS, Piece, Problem
 
@@ -97,7 +98,7 @@ class Training:
 
     Args:
         entry: Who.
-        problem: On what.
+        problem: On what, and where: the network is put on its device.
         **options: GeoF's that differ from the bench's.
     """
 
@@ -110,8 +111,11 @@ class Training:
         sparse = facts.inputs == "sparse"
         self.network = EqualWidth.build(entry, facts.features, sparse=sparse, **options)
         self.head = nn.Linear(WIDTH, facts.classes)
-        parameters = [*self.network.module.parameters(), *self.head.parameters()]
-        self.optimiser = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=True)
+        # Drawn on the CPU and moved, as in geof train: all devices start alike.
+        modules = [module.to(problem.device) for module in (self.network.module, self.head)]
+        parameters = [parameter for module in modules for parameter in module.parameters()]
+        fused = problem.device.type in FUSED
+        self.optimiser = torch.optim.Adam(parameters, lr=LEARNING_RATE, fused=fused)
         self._prepared = self.network.prepare(problem.pieces[0]) if problem.is_static else None
 
     def epoch(self) -> float:

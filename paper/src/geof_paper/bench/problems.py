@@ -63,7 +63,14 @@ class Piece:
         generator = torch.Generator().manual_seed(0)
         edges = (self.edge_index.size(1),)
         columns = [torch.randint(size, edges, generator=generator) for size in EDGE_CATEGORIES]
-        return replace(self, edge_attr=torch.stack(columns, dim=1))
+        codes = torch.stack(columns, dim=1)  # drawn on the CPU: the same everywhere
+        return replace(self, edge_attr=codes.to(self.edge_index.device))
+
+    def to(self, device: torch.device) -> Piece:
+        """Return the same on a device."""
+        tensors = {k: v for k, v in _state(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,16 @@ class Problem:
     def shape(self) -> Shape:
         """Whether it is one graph or a set."""
         return "graph" if self.is_static else "set"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pieces are, and so where a network is trained on them."""
+        return self.pieces[0].edge_index.device
+
+    def to(self, device: torch.device) -> Problem:
+        """Return the same with all pieces on a device."""
+        with without_csr_warnings():
+            return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def save(self, path: Path) -> None:
         """Write it for other processes of this run."""

@@ -22,6 +22,7 @@ class Row:
         dataset: The workload's name.
         method: ``gcn``, ``gcn-csr``, ``gat``, ``geof``, ``geof-edges`` or a registered method.
         backend: Of GeoF's step.
+        device: Where it was trained.
         preset: Of a registered method; ``None`` for an entry of equal width.
         stage: What was timed: the supervised epochs, or the pretext's of a method whose preset
             freezes the encoder after them.
@@ -32,7 +33,9 @@ class Row:
         rounds: Timed epochs.
         ratio_to_gcn: Of the median times, on the same workload in the same run.
         peak_rss_bytes: Largest resident size of a fresh process that trains this entry alone.
-        peak_bytes_above_data: The same less its size when data and network were ready.
+        peak_device_bytes: Most bytes of tensors on another device than the CPU.
+        peak_bytes_above_data: The same of the device, else of the process, less what it was when
+            data and network were ready.
         memory_ratio_to_gcn: Of the latter.
         memory_epochs: Epochs behind the peak.
         facts: Fields of :class:`geof_paper.bench.problems.Facts`; empty before the data are there.
@@ -46,6 +49,7 @@ class Row:
     reason: str | None
     facts: Mapping[str, Any]
     machine: Mapping[str, Any]
+    device: str = "cpu"
     preset: str | None = None
     stage: Stage = "supervised"
     seconds_per_epoch: float | None = None
@@ -53,6 +57,7 @@ class Row:
     rounds: int = 0
     ratio_to_gcn: float | None = None
     peak_rss_bytes: int | None = None
+    peak_device_bytes: int | None = None
     peak_bytes_above_data: int | None = None
     memory_ratio_to_gcn: float | None = None
     memory_epochs: int = 0

@@ -9,8 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from geof_paper.bench import memory, work
+import torch
+
+from geof_paper.bench import devices, memory, work
 from geof_paper.bench.catalogue import QUICK_BATCHES, Effort, Entry, Workload
+from geof_paper.bench.devices import CPU
 from geof_paper.bench.machine import describe_machine
 from geof_paper.bench.methods import config_of, stage_of, task_of
 from geof_paper.bench.probes import predict, small_copies
@@ -41,6 +44,7 @@ class Bench:
         left_out: Entries that get rows that say why they were not run.
         put_off: Entries that a quick run times last, as far as its time goes.
         say: Receives lines of progress.
+        device: Where is trained.
         started: When the command began, by :func:`time.monotonic`.
         roofline: What :func:`geof_paper.bench.roofline.measure_roofline` found, once it has run, or
             ``error``.
@@ -54,11 +58,12 @@ class Bench:
     left_out: Collection[Entry]
     put_off: Collection[Entry]
     say: Say
+    device: torch.device = CPU
     started: float = field(default_factory=time.monotonic)
     roofline: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.machine = describe_machine(self.threads)
+        self.machine = describe_machine(self.threads, self.device)
         self._rows: dict[str, dict[Entry, Row]] = {}
         self._probes: dict[tuple[Any, ...], int] = {}
 
@@ -106,6 +111,7 @@ class Bench:
                 dataset=workload.name,
                 method=entry.method,
                 backend=entry.backend,
+                device=str(self.device),
                 status="skipped",
                 reason=refusals.get(entry, _NOT_REACHED),
                 facts=asdict(facts),
@@ -125,7 +131,13 @@ class Bench:
         rows = self._rows[workload.name]
         try:
             measured: dict[Entry, Times] = self._fresh(
-                workload.name, work.measure_times, path, tuple(running), effort, seconds=seconds
+                workload.name,
+                work.measure_times,
+                path,
+                tuple(running),
+                effort,
+                self.device,
+                seconds=seconds,
             )
         except TimeUpError:
             rows.update({c: replace(rows[c], reason=_TIME_UP) for c in running})
@@ -146,6 +158,9 @@ class Bench:
     def _measure_kernels(self, workload: Workload, path: Path) -> None:
         if workload.name != ROOFLINE_ON:
             return
+        if self.device.type != "cpu":
+            self.roofline = {"error": f"its roof is the CPU's, and this run was on {self.device}"}
+            return
         try:
             self.roofline = self._fresh("roofline", measure_roofline, path)
         except FreshProcessError as error:  # no reason to lose the workloads still to come
@@ -160,14 +175,15 @@ class Bench:
     def _refusals(self, workload: Workload, facts: Facts, path: Path) -> dict[Entry, str]:
         """Return who is not run on this workload, and why."""
         reasons = dict.fromkeys(self.left_out, _LEFT_OUT)
-        if memory.surely_fits(facts, memory.available_bytes()):
+        free = devices.free_bytes(self.device)
+        if free is None or memory.surely_fits(facts, free):
             return reasons
         for entry in self.entries:
             if entry in reasons:
                 continue
             try:
                 predicted = self._predict(workload, facts, entry, path.with_name("probe.pt"))
-                reason = memory.refusal(predicted, memory.available_bytes())
+                reason = memory.refusal(predicted, devices.free_bytes(self.device) or 0)
             except FreshProcessError as error:
                 reason = f"its memory could not be predicted: {error}"
             if reason is not None:
@@ -186,11 +202,14 @@ class Bench:
         if key not in self._probes:
             title = f"{copy.name}, on a small copy"
             self._fresh(title, work.prepare, copy, None, None, path)
-            peak = self._fresh(title, work.measure_memory, path, entry, 1)
-            self._probes[key] = peak.peak
+            peak = self._fresh(title, work.measure_memory, path, entry, 1, self.device)
+            self._probes[key] = peak.needed
         return self._probes[key]
 
     def _with_memory(self, row: Row, path: Path) -> Row:
+        if not devices.counts_memory(self.device):
+            told = f"nothing counts the peak of a device of the kind '{self.device.type}'"
+            return replace(row, reason=f"memory not measured: {told}")
         epochs = 1 if row.rounds == 1 else self.effort.memory_epochs
         try:
             peak = self._fresh(
@@ -199,6 +218,7 @@ class Bench:
                 path,
                 row.entry,
                 epochs,
+                self.device,
                 seconds=self._seconds_left(),
             )
         except TimeUpError:
@@ -208,6 +228,7 @@ class Bench:
         return replace(
             row,
             peak_rss_bytes=peak.peak,
+            peak_device_bytes=peak.on_device,
             peak_bytes_above_data=peak.above_data,
             memory_epochs=epochs,
         )

@@ -7,11 +7,10 @@ thread each.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from geof.errors import ConfigError, nearest
@@ -53,6 +52,7 @@ class TrainingRow:
         epochs_per_minute: Of all workers together.
         runs_per_hour: Likewise, of the preset's length.
         inside: Mean share of an epoch inside the network and the optimiser.
+        device: Where.
     """
 
     benchmark: str
@@ -63,6 +63,7 @@ class TrainingRow:
     epochs_per_minute: float
     runs_per_hour: float
     inside: float
+    device: str = "cpu"
 
 
 def measure_training(
@@ -72,22 +73,36 @@ def measure_training(
     data_root: str | None,
     cores: int,
     say: Say,
+    device: str | None = None,
 ) -> Iterator[TrainingRow]:
     """Yield, for each benchmark, one run with all cores, then one run per core.
 
+    Args:
+        benchmarks: Each as ``TASK:DATASET``.
+        method: What to train.
+        data_root: Folder of raw files.
+        cores: CPU threads of all runs together.
+        say: Receives lines of progress.
+        device: Where (default: where ``geof train`` would).
+
     Raises:
         ConfigError: For a benchmark that is not ``TASK:DATASET``, or an unknown method.
+        DeviceError: If the device is not here.
     """
-    configs = {name: _config(name, method, data_root) for name in benchmarks or BENCHMARKS}
+    from geof.devices import resolve_device
+
+    place = str(resolve_device(device))
+    configs = {name: _config(name, method, data_root, device) for name in benchmarks or BENCHMARKS}
     for name, config in configs.items():
         for workers, threads in dict.fromkeys(((1, cores), (cores, 1))):
             say(f"{name}: {workers} x {threads} threads")
             with ThreadPoolExecutor(workers) as pool:
                 paces = list(pool.map(lambda _: _fresh(config, threads, say), range(workers)))  # noqa: B023
-            yield _row(name, config, workers, threads, paces)
+            row = _row(name, config, workers, threads, paces)
+            yield replace(row, device=place)
 
 
-def _config(name: str, method: str, data_root: str | None) -> Any:
+def _config(name: str, method: str, data_root: str | None, device: str | None) -> Any:
     from geof.data.catalogue import CATALOGUE
     from geof.training import RunConfig
 
@@ -99,7 +114,7 @@ def _config(name: str, method: str, data_root: str | None) -> Any:
     if dataset not in CATALOGUE:
         raise ConfigError(f"Unknown dataset {dataset!r}. " + nearest(dataset, CATALOGUE))
     data = {"dataset": dataset, "data_root": data_root}
-    return RunConfig.parse({"task": task, "method": method, "data": data})
+    return RunConfig.parse({"task": task, "method": method, "data": data, "device": device})
 
 
 def _fresh(config: Any, threads: int, say: Say) -> Pace:
@@ -123,12 +138,13 @@ def _row(name: str, config: Any, workers: int, threads: int, paces: Sequence[Pac
 
 def run_pace(config: Any, *, say: Say) -> Pace:
     """Train a few epochs of a run as ``geof train`` does, and time them."""
-    from dataclasses import replace
-
     from geof.data.sources import read_data
+    from geof.devices import resolve_device
     from geof.training import Trainer, Watch, build_task
+    from geof_paper.bench.devices import clock_on
 
-    started = time.perf_counter()
+    clock = clock_on(resolve_device(config.training.device))
+    started = clock()
     before = config.pretraining.epochs
     short = replace(
         config,
@@ -138,10 +154,10 @@ def run_pace(config: Any, *, say: Say) -> Pace:
     )
     data, _ = read_data(short.data, short.task)
     ends: list[tuple[float, float]] = []
-    with _inside_clock() as inside:
+    with _inside_clock(clock) as inside:
         trainer = Trainer(short, build_task(short, data))
-        ready = time.perf_counter()
-        trainer.watch = Watch(on_epoch=lambda _: ends.append((time.perf_counter(), inside())))
+        ready = clock()
+        trainer.watch = Watch(on_epoch=lambda _: ends.append((clock(), inside())))
         trainer.fit()
     (first, spent), (last, total) = ends[0], ends[-1]
     return Pace(
@@ -153,8 +169,8 @@ def run_pace(config: Any, *, say: Say) -> Pace:
 
 
 @contextmanager
-def _inside_clock() -> Iterator[Callable[[], float]]:
-    """Yield what tells the seconds so far in the network's passes and in optimisers."""
+def _inside_clock(clock: Callable[[], float]) -> Iterator[Callable[[], float]]:
+    """Yield what tells the seconds so far, by a clock, in the network's passes and optimisers."""
     import torch
 
     from geof.training.network import Network
@@ -165,12 +181,12 @@ def _inside_clock() -> Iterator[Callable[[], float]]:
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal spent, depth
             depth += 1
-            began = time.perf_counter()
+            began = clock()
             try:
                 return function(*arguments, **options)
             finally:
                 depth -= 1
-                spent += 0.0 if depth else time.perf_counter() - began
+                spent += 0.0 if depth else clock() - began
 
         return call
 

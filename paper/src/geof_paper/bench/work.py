@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from geof_paper.bench import memory
-from geof_paper.bench.catalogue import WORKLOADS, Effort, Entry, Shape, Workload
+import torch
+
+from geof_paper.bench import devices, memory
+from geof_paper.bench.catalogue import WORKLOADS, Effort, Entry, Workload
+from geof_paper.bench.devices import CPU
 from geof_paper.bench.methods import MethodTraining
 from geof_paper.bench.networks import Training
 from geof_paper.bench.problems import Facts, Problem, build_problem
@@ -21,11 +24,19 @@ class Peak:
 
     Attributes:
         peak: Largest resident size of the process while it trained.
-        above_data: The same less the size when data and network were ready.
+        above_data: The same less the size when data and network were ready; on another device
+            than the CPU of ``on_device``.
+        on_device: Most bytes of tensors there; ``None`` for the CPU.
     """
 
     peak: int
     above_data: int
+    on_device: int | None = None
+
+    @property
+    def needed(self) -> int:
+        """What the memory that is computed in must hold."""
+        return self.peak if self.on_device is None else self.on_device
 
 
 def prepare(
@@ -39,34 +50,39 @@ def prepare(
 
 
 def measure_times(
-    path: Path, entries: tuple[Entry, ...], effort: Effort, *, say: Say
+    path: Path, entries: tuple[Entry, ...], effort: Effort, device: torch.device = CPU, *, say: Say
 ) -> dict[Entry, Times]:
     """Time the entries on the problem in the file, interleaved."""
-    problem = Problem.load(path)
+    problem = Problem.load(path).to(device)
     failed: dict[Entry, Times] = {}
     epochs: dict[Entry, Callable[[], float]] = {}
     for entry in entries:
         try:
-            _touch_libraries(entry, problem.shape)
+            _touch_libraries(entry, problem)
             epochs[entry] = _training(entry, problem).epoch
         except Exception as error:  # the entry's result, not the end of the run
             failed[entry] = Times(error=f"{type(error).__name__}: {error}")
-    return failed | run_rounds(epochs, effort, say)
+    return failed | run_rounds(epochs, effort, say, devices.clock_on(device))
 
 
-def measure_memory(path: Path, entry: Entry, epochs: int, *, say: Say) -> Peak:
-    """Train one entry alone and read the peak of the process."""
+def measure_memory(
+    path: Path, entry: Entry, epochs: int, device: torch.device = CPU, *, say: Say
+) -> Peak:
+    """Train one entry alone and read the peak of the process, and of the device if it counts."""
     say(f"memory of {entry.label}")
-    problem = Problem.load(path)
-    _touch_libraries(entry, problem.shape)
+    problem = Problem.load(path).to(device)
+    _touch_libraries(entry, problem)
     training = _training(entry, problem)
     memory.release_freed()
     memory.reset_peak()
     ready = memory.resident_bytes()
+    held = devices.reset_device_peak(device)
     for _ in range(epochs):
         training.epoch()
-    peak = memory.peak_bytes()
-    return Peak(peak, peak - ready)
+    peak, there = memory.peak_bytes(), devices.device_peak(device)
+    if held is None or there is None:
+        return Peak(peak, peak - ready)
+    return Peak(peak, there - held, there)
 
 
 def _training(entry: Entry, problem: Problem) -> Training | MethodTraining:
@@ -75,8 +91,8 @@ def _training(entry: Entry, problem: Problem) -> Training | MethodTraining:
     return Training(entry, problem)
 
 
-def _touch_libraries(entry: Entry, shape: Shape) -> None:
+def _touch_libraries(entry: Entry, problem: Problem) -> None:
     """Train on a toy, so that loading code and starting threads is in nobody's figures."""
     # Methods have readouts and code of their own for sets; the others differ by a mean pool.
-    toy = "tiny-set" if entry.is_method and shape == "set" else "tiny"
-    _training(entry, build_problem(WORKLOADS[toy], batches=1)).epoch()
+    toy = "tiny-set" if entry.is_method and problem.shape == "set" else "tiny"
+    _training(entry, build_problem(WORKLOADS[toy], batches=1).to(problem.device)).epoch()

@@ -14,6 +14,7 @@ from geof.cli.arguments import positive
 from geof_paper.bench.catalogue import (
     EDGES,
     EQUAL_WIDTH,
+    GEOF,
     PAPER,
     PAPER_METHODS,
     PROFILED,
@@ -24,6 +25,7 @@ from geof_paper.bench.catalogue import (
 from geof_paper.bench.training import BENCHMARKS
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from geof_paper.bench.profile import Profile
@@ -79,6 +81,12 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         f"{EDGES}, GeoF with an attribute on every edge), any other --method of geof "
         f"train with its preset, or {PAPER}: gcn, {', '.join(PAPER_METHODS)} and the fastest geof",
     )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="where to train, as geof train has it: auto, cpu, cuda, cuda:1, mps or xpu (default: "
+        "cpu; with --training that of geof train)",
+    )
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="raw benchmark files")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the tables")
@@ -129,7 +137,7 @@ def _run_training(options: argparse.Namespace) -> int:
     _refuse_beside(options, "training", "quick", "workloads", "summary", "profile")
     start_server()
     console = Console(highlight=False, markup=False)
-    table = Table(title="Whole runs")
+    table = Table()
     table.add_column("benchmark", no_wrap=True)
     for name in ("method", "workers x threads"):
         table.add_column(name)
@@ -144,6 +152,7 @@ def _run_training(options: argparse.Namespace) -> int:
                 data_root=str(options.data_root) if options.data_root else None,
                 cores=options.threads or os.cpu_count() or 1,
                 say=say,
+                device=options.device,
             ):
                 rows.append(row)
                 if options.json is not None:
@@ -156,6 +165,7 @@ def _run_training(options: argparse.Namespace) -> int:
                     f"{row.inside:.1%}",
                     f"{row.runs_per_hour:.1f}",
                 )
+    table.title = f"Whole runs{_on(rows[0].device)}"
     console.print(table)
     return 0
 
@@ -179,6 +189,7 @@ def _run_profile(options: argparse.Namespace) -> int:
     from geof_paper.bench.processes import start_server
 
     _refuse_beside(options, "profile", "quick", "workloads", "summary", "methods")
+    _require_cpu(options)
     workloads = choose_workloads(options.profile or PROFILED, quick=False)
     start_server()
     console = Console(highlight=False, markup=False)
@@ -194,6 +205,25 @@ def _run_profile(options: argparse.Namespace) -> int:
             _print_profile(console, found)
     _warn_of_load(console, machine)
     return 0
+
+
+def _require_cpu(options: argparse.Namespace) -> None:
+    """Raise for a profile elsewhere than on the CPU."""
+    from geof.errors import ConfigError
+
+    device = _device(options)
+    if device.type != "cpu":
+        raise ConfigError(
+            f"Expected '--profile' on the CPU, whose time it counts (got '--device {device}'). "
+            "Leave --profile out to time epochs there."
+        )
+
+
+def _device(options: argparse.Namespace) -> torch.device:
+    """Return where to train; what is not here is refused before anything is measured."""
+    from geof.devices import resolve_device
+
+    return resolve_device(options.device or "cpu")
 
 
 def _profile(
@@ -249,17 +279,18 @@ def _build(
     import torch
 
     from geof.data.catalogue import resolve_data_root
-    from geof.kernels import BACKENDS, resolve_backend
+    from geof.kernels import resolve_backend
     from geof.methods.registry import method_names
     from geof_paper.bench.catalogue import FULL, QUICK, choose_entries
     from geof_paper.bench.networks import BLOCK_SIZE
     from geof_paper.bench.run import Bench
 
-    fastest = resolve_backend("auto", BLOCK_SIZE)
-    slow = [name for name in BACKENDS if BACKENDS[name] is not fastest]
-    (best,) = BACKENDS.keys() - set(slow)
-    chosen = choose_entries(options.methods, BACKENDS, method_names(), best)
+    device = _device(options)
     named = options.methods or ()
+    backends = _backends(device, named)
+    best = resolve_backend("auto", BLOCK_SIZE, device).name
+    slow = [name for name in backends if name != best]
+    chosen = choose_entries(options.methods, backends, method_names(), best)
     omitted = QUICK_LEAVES_OUT if options.quick else ()
     data_root = options.data_root or os.environ.get("GEOF_DATA")
     return Bench(
@@ -271,8 +302,26 @@ def _build(
         left_out=[c for c in chosen if c.label in omitted and c.label not in named],
         put_off=[c for c in chosen if c.backend in slow] if options.quick else [],
         say=say,
+        device=device,
         started=started,
     )
+
+
+def _backends(device: torch.device, named: Sequence[str]) -> list[str]:
+    """Return GeoF's backends that serve a device.
+
+    Raises:
+        ConfigError: If one of the named methods has another; says why it does not serve.
+    """
+    from geof.kernels import BACKENDS, backends_on, resolve_backend
+    from geof_paper.bench.networks import BLOCK_SIZE
+
+    there = list(BACKENDS if device.type == "cpu" else backends_on(device, BLOCK_SIZE))
+    for name in named:
+        method, _, backend = name.rpartition("-")
+        if method in GEOF and backend in ("native", "triton") and backend not in there:
+            resolve_backend(backend, BLOCK_SIZE, device)
+    return there
 
 
 def _write(options: argparse.Namespace, bench: Bench) -> None:
@@ -303,7 +352,8 @@ def _progress(console: Console, *, quiet: bool) -> Iterator[Callable[[str], None
 def _print_rows(console: Console, rows: Sequence[Row]) -> None:
     from rich.table import Table
 
-    table = Table(title="One training epoch")
+    device, model = rows[0].device, rows[0].machine.get("device_model")
+    table = Table(title=f"One training epoch{_on(device, model)}")
     for name in ("dataset", "method", "backend or preset"):
         table.add_column(name)
     for name in ("s/epoch", "x GCN", "memory", "x GCN"):
@@ -320,7 +370,8 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
         )
     console.print(table)
     console.print(
-        "Median over interleaved rounds; memory is the peak above data and network in a fresh "
+        "Median over interleaved rounds; memory is the peak "
+        f"{'' if device == 'cpu' else 'on the device '}above data and network in a fresh "
         "process; ratios are to 'gcn', PyG's GCN as usually written."
     )
     _warn_of_load(console, rows[0].machine)
@@ -405,6 +456,13 @@ def _print_roofline(console: Console, roofline: dict[str, Any] | None) -> None:
         f"Machine: {roofline['bandwidth_bytes_per_second'] / 1e9:.1f} GB/s (triad), "
         f"{roofline['peak_flops_per_second'] / 1e9:.1f} GFLOP/s (float32 matrix product)."
     )
+
+
+def _on(device: str, model: str | None = None) -> str:
+    """Return what a title says of the device; of the CPU nothing."""
+    if device == "cpu":
+        return ""
+    return f" on {device}" + (f" ({model})" if model else "")
 
 
 def _number(value: float | None) -> str:
