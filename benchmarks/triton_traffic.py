@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 WORD = 4
 # Passes over an (n, d, m) array by torch's operators, counted in the source: frames from
-# coordinates 5, products with them 2, solves 8, floor 3, coordinates of the factor 4, update 2;
+# coordinates 5, products with them 2, solves 8, floor 3, coordinates of the factor 4, update 6;
 # the backward pass takes about two for each.
-FORWARD_PASSES = 24
+FORWARD_PASSES = 28
 BACKWARD_PASSES = 2 * FORWARD_PASSES
 BANDWIDTH = {"A100 40 GB": 1.55e12, "A100 80 GB": 2.0e12, "H100": 3.35e12}  # bytes per second
 
