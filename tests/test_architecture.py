@@ -7,6 +7,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -168,3 +169,12 @@ def test_the_architectures_hops_are_functions_that_exist():
 
 def test_the_page_of_the_architecture_fits_a_screen():
     assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 65
+
+
+def test_what_a_distribution_leaves_out_is_named_from_the_root():
+    """A bare name, like a line of .gitignore, would take the presets called "paper" along."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]
+    left_out = options["sdist"]["exclude"]
+    assert left_out
+    assert all(name.startswith("/") and (ROOT / name[1:]).is_dir() for name in left_out)
+    assert not any((ROOT / name[1:]).is_relative_to(LIBRARY) for name in left_out)
