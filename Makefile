@@ -29,13 +29,16 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-# A module's tests take turns: many of them use all cores, or share what takes long to make.
+# A module's tests take turns: many of them use all cores, or share what takes long to make. Triton's
+# kernels run in its interpreter.
 test-slow: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[triton]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope
 
 # Every point instead of a few, in one process, which says at the end how many tries there were.
 test-faults: $(VENV)/installed-dev
-	GEOF_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/faults paper/tests/faults
+	GEOF_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/faults paper/tests/faults \
+		tests/kernels/test_sanitizers.py
 
 # Every page, link and docstring is checked.
 docs: $(VENV)/installed

@@ -1,4 +1,7 @@
-"""The kernels under the address, undefined-behaviour and thread sanitizers."""
+"""The kernels under the address, undefined-behaviour and thread sanitizers.
+
+The slow suite has addresses for the best instruction set here; ``make test-faults`` has all.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from geof.kernels.library import LEVELS
+from tests.faults.harness import FULL
 from tests.kernels.sanitized import SEEN, Build, best_level, build, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+LONG = pytest.mark.skipif(not FULL, reason="takes minutes; make test-faults has it")
 
 
 def cases(program: Path, *words: str) -> int:
@@ -23,7 +28,9 @@ def cases(program: Path, *words: str) -> int:
     return int(found[1])
 
 
-@pytest.fixture(scope="module", params=list(dict.fromkeys([LEVELS[0], best_level()])))
+@pytest.fixture(
+    scope="module", params=list(dict.fromkeys([*([LEVELS[0]] if FULL else []), best_level()]))
+)
 def addresses(request, tmp_path_factory) -> Build:
     """Return a build that watches addresses, for an instruction set."""
     return build(tmp_path_factory.mktemp(request.param), "address", request.param)
@@ -47,11 +54,13 @@ def test_an_array_one_value_too_short_is_noticed(addresses):
     assert "native/frames.h" in done.stderr
 
 
+@LONG
 def test_no_two_threads_meet(threads):
     """Neither those that share the work of a kernel nor several callers at once."""
     assert cases(threads.program(), "threads") > 800
 
 
+@LONG
 def test_two_threads_that_write_one_array_are_noticed(threads):
     """Otherwise the test above would say nothing."""
     done = run(threads.program(), "race")
