@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from geof import GeoF
-from geof.errors import ConfigError
-from geof.nn.geof import evolve_in_pieces
+from geof.errors import ConfigError, DataError
+from geof.nn.geof import evolve_in_pieces, lift_gain
 from geof.nn.refinement import NodeNorm, drop_features, scale_rows
 from geof.testing import assert_permutation_equivariant, assert_same, values_and_gradients
 from tests.graphs import random_sample
@@ -289,3 +289,26 @@ def test_reset_draws_everything_anew():
 def test_ranges(options, message):
     with pytest.raises(ConfigError, match=message):
         build(**options)
+
+
+class TestLiftGain:
+    @pytest.mark.parametrize("layout", ["dense", "sparse"])
+    @pytest.mark.parametrize(("features", "scale"), [(3, 1.0), (700, 0.01)])
+    def test_first_states_have_the_length_asked_for(self, layout, features, scale):
+        torch.manual_seed(0)
+        x = scale * torch.rand(200, features)
+        given = x if layout == "dense" else x.to_sparse_csr()
+        gain = lift_gain(given, 512, squared_length=0.3)
+        model = GeoF(features, 512, blocks=64, lift_gain=gain, atlas_initialisation=False)
+        with torch.no_grad():
+            states = model.initial_state(given, torch.zeros(200, 0)).features
+        assert float(states.square().sum(1).mean()) == pytest.approx(0.3, rel=0.15)
+
+    @pytest.mark.parametrize("x", [torch.zeros(3, 2), torch.full((3, 2), torch.inf)])
+    def test_features_that_have_no_length_are_refused(self, x):
+        with pytest.raises(DataError, match="mean squared length"):
+            lift_gain(x, 8)
+
+    def test_a_length_that_is_none_is_refused(self):
+        with pytest.raises(ConfigError, match="'squared_length'"):
+            lift_gain(torch.eye(3), 8, squared_length=0.0)

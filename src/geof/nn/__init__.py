@@ -4,7 +4,7 @@ from geof.kernels.interface import evolve_coordinates
 from geof.nn.atlas import PrototypeAtlas
 from geof.nn.controller import CorrectionController
 from geof.nn.edges import EdgeEncoder
-from geof.nn.geof import GeoF, evolve_in_pieces
+from geof.nn.geof import GeoF, evolve_in_pieces, lift_gain
 from geof.nn.onnx import export_onnx
 from geof.nn.readout import GraphReadout, LinkReadout, NodeReadout
 from geof.nn.step import FrameTransport, GeoFConv, Recurrence
@@ -37,4 +37,5 @@ __all__ = [
     "evolve_in_pieces",
     "export_onnx",
     "geometry_change",
+    "lift_gain",
 ]

@@ -5,6 +5,7 @@ Piece by piece the whole graph's answer takes a fraction of its memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -90,7 +91,7 @@ class GeoF(Recurrence):
         feedback: ``"full"``, ``"mean"``, ``"diagonal"`` or ``"none"`` (w/o SF).
         evolution: ``"recurrent"``, ``"one-shot"`` or ``"frozen"`` (w/o GE).
         lift_gain: Factor on the usual random start of :math:`W_{in}`, whose scale the paper leaves
-            open: it decides how far apart states are against :math:`\tau`.
+            open: it decides how far apart states are against :math:`\tau` (:func:`lift_gain`).
         backend: ``"auto"`` (the fastest that can be used), ``"native"`` (compiled, CPU),
             ``"torch"`` (any device) or ``"reference"`` (the paper's per-edge form).
         recompute: Keep only the states between steps for the backward pass and compute each step
@@ -407,6 +408,33 @@ class GeoF(Recurrence):
             f"GeoF({self.in_channels}, {self.hidden_channels}, blocks={self.blocks}, "
             f"steps={self.steps})"
         )
+
+
+def lift_gain(x: Tensor, hidden_channels: int, squared_length: float = 0.1) -> float:
+    r"""Return the gain at which first states :math:`W_{in} x_i` have a given mean squared length.
+
+    The usual random start of :math:`W_{in}` has entries of variance :math:`1 / 3F`, so that
+    :math:`E \|\xi^0\|^2 = \kappa^2 d \|x\|^2 / 3F` for a gain :math:`\kappa`. The energies of
+    Eq. (4) are absolute: with far longer states every node listens to itself alone, with far
+    shorter ones to all neighbours alike. Labels play no part. ``docs/choices.md`` has what other
+    lengths than the default give.
+
+    Args:
+        x: ``(n, F)``, dense or sparse.
+        hidden_channels: :math:`d`.
+        squared_length: :math:`E \|\xi^0\|^2`.
+
+    >>> round(lift_gain(torch.eye(4), 64), 4)
+    0.1369
+    """
+    require_number("squared_length", squared_length, above=0)
+    entries = x if x.layout == torch.strided else x.to_sparse_csr().values()
+    mean = float(entries.double().square().sum()) / max(x.size(0), 1)
+    if not 0 < mean < math.inf:
+        raise DataError(
+            f"Expected finite features that are not all zero (got a mean squared length of {mean})."
+        )
+    return math.sqrt(squared_length * 3 * x.size(1) / (hidden_channels * mean))
 
 
 @torch.no_grad()
