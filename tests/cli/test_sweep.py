@@ -21,6 +21,7 @@ from geof.cli import main
 from geof.methods.registry import unregister
 from geof.training import Trainer, trials
 from geof.training.sweep import Study
+from tests.cli.conftest import write_molecules
 from tests.processes import marked, wait_for
 
 QUICK = ["--method", "gcn", "options.hidden_channels=8", "options.num_layers=1"]
@@ -430,3 +431,17 @@ def test_workers_know_a_method_of_your_own(source, capsys):
     finally:
         unregister("mine")
     assert [row["state"] for row in rows("S")] == ["complete"] * 4
+
+
+def test_whether_bonds_are_used_can_be_searched(tmp_path, monkeypatch, capsys):
+    words = write_molecules(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("space.yaml").write_text("data.edge_columns: [ignore, use]\n")
+    options = ["options.hidden_channels=8", "options.blocks=2", "options.controller_channels=4"]
+    order = ["--sampler", "grid", "--out", "s", "epochs=1", "--preset", "none", "--quiet"]
+    assert main(["sweep", "space.yaml", *words, "--label", "active", *order, *options]) == 0
+    assert [row["data.edge_columns"] for row in rows("s")] == ["ignore", "use"]
+    assert len({row["folder"] for row in rows("s")}) == 2
+    kept = [json.loads(file.read_text()) for file in Path("s").rglob("config.json")]
+    read = [about["run"]["data"]["edge_columns"] for about in kept]
+    assert sorted(read) == ["ignore", "ignore", "use", "use"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from geof.data.records import GraphSet, NodeGraph
 from geof.errors import ConfigError
 from geof.io import read_yaml
 from geof.training import RunConfig, Trainer, TrainingConfig, build_task
+from geof.training import config as config_module
 from geof.training.tasks import metric_of
 from tests.training.toys import graph_set, node_graph
 
@@ -317,3 +319,36 @@ def test_fanouts_may_come_as_a_list():
     assert TrainingConfig(batch_size=8, fanouts=[3, 2]) == TrainingConfig(
         batch_size=8, fanouts=(3, 2)
     )
+
+
+class TestDataOfAPreset:
+    """A preset may say that the attributes of edges are used, and nothing else of the data."""
+
+    @pytest.fixture
+    def says(self, monkeypatch):
+        def tell(data):
+            tree = {"epochs": 3, "data": data}
+            monkeypatch.setattr(config_module, "load_preset", lambda *_: deepcopy(tree))
+
+        return tell
+
+    @pytest.mark.parametrize(
+        ("given", "found"), [({}, "use"), ({"edge_columns": "ignore"}, "ignore")]
+    )
+    def test_it_lies_below_what_is_given(self, says, given, found):
+        says({"edge_columns": "use"})
+        about = {"task": "graph", "preset": "tuned", "data": {"dataset": "BBBP", **given}}
+        config = RunConfig.parse(about)
+        assert (config.data.edge_columns, config.data.dataset) == (found, "BBBP")
+        assert config.training.epochs == 3
+
+    def test_of_nothing(self, says):
+        says({"edge_columns": None})
+        config = RunConfig.parse({"task": "graph", "preset": "tuned", "data": {"dataset": "BBBP"}})
+        assert config.data.edge_columns is None
+
+    @pytest.mark.parametrize("data", [{"dataset": "NCI1"}, {"edge_columns": "maybe"}])
+    def test_anything_else_is_refused(self, says, data):
+        says(data)
+        with pytest.raises(ConfigError):
+            RunConfig.parse({"task": "graph", "preset": "tuned", "data": {"dataset": "BBBP"}})

@@ -16,7 +16,7 @@ from geof.methods.registry import get_method, load_preset
 from geof.training.config import RunConfig
 from geof_paper.commands.folders import results_folder
 from geof_paper.grid import search as study
-from geof_paper.grid.cells import BENCHMARKS
+from geof_paper.grid.cells import BENCHMARKS, Row, config_of
 from geof_paper.grid.matched import HOSTS, write_matched
 from geof_paper.grid.preset_text import sections
 from geof_paper.grid.search import (
@@ -309,3 +309,25 @@ def test_controls_follow_geof(tmp_path, monkeypatch):
     assert len(write_matched([("node", "CiteSeer")])) == len(HOSTS)
     for host in HOSTS:
         assert load_preset(host, "matched", "node", "CiteSeer") == shipped[host]
+
+
+def test_bonds_are_searched_where_they_may_matter():
+    key = "data.edge_columns"
+    spaces = {s.benchmark[1]: s.declared["space"] for s in searches(["graph"], None, ["geof"])}
+    assert {name for name, space in spaces.items() if key in space} == {"ogbg-molhiv"}
+    assert not any(isinstance(value, dict) for space in spaces.values() for value in space.values())
+
+
+def test_a_preset_says_whether_bonds_are_used(tmp_path, monkeypatch):
+    best = replace(row(1, 90.0), task="graph", dataset="BBBP", training={"epochs": 40})
+    values = {"learning_rate": 0.01, "data.edge_columns": "use"}
+    geof = get_method("geof")
+    shutil.copytree(geof.presets, tmp_path / "presets")
+    file = tmp_path / "presets" / "tuned" / "graph.yaml"
+    file.write_text(with_found(file.read_text(), "BBBP", best, 8, values))
+    monkeypatch.setitem(registry._METHODS, "geof", replace(geof, presets=tmp_path / "presets"))
+    found = Row("graph", "BBBP", "geof", "tuned")
+    assert found.config("0").data.edge_columns == "use"
+    assert found.options["data"] == {"edge_columns": "use"}
+    assert config_of("geof", "graph", "BBBP", found.options).data.edge_columns == "use"
+    assert "data" not in Row("graph", "PROTEINS", "geof", "tuned").options

@@ -117,7 +117,9 @@ class RunConfig:
         preset = about.setdefault("preset", default_preset(method, task, own_data=data.kind in OWN))
         if preset == AUTO and data.kind == "npz" and "standardise" not in sources:
             data = replace(data, standardise=True)  # as a table's columns are
-        tree = merge(renamed(load_preset(method, preset, task, data.dataset)), given)
+        laid_below = renamed(load_preset(method, preset, task, data.dataset))
+        data = _read_as(laid_below.pop("data", None), data)
+        tree = merge(laid_below, given)
         _require_keys(tree)
         training = {key: tree[key] for key in declared(TrainingConfig) if key in tree}
         return cls(
@@ -253,6 +255,14 @@ def _require_keys(tree: Mapping[str, Any]) -> None:
                 f"Expected '{name}' to be a section of options, such as {name}.KEY=VALUE (got "
                 f"{tree[name]!r})."
             )
+
+
+def _read_as(wanted: Any, data: DataConfig) -> DataConfig:
+    """Return data with what a preset says of them, which is whether edges' attributes are used."""
+    require_known(wanted or {}, ["edge_columns"])
+    if not wanted or data.edge_columns is not None:
+        return data
+    return DataConfig.of({**data.to_dict(), **wanted})
 
 
 def _run_value(key: str, value: Any) -> Any:

@@ -381,6 +381,8 @@ class Sweep:
 def _hash_of(config: RunConfig) -> str:
     """Return a name for what decides a run, wherever its data are."""
     plain = {key: value for key, value in config.decisive().items() if key != "data"}
+    if config.data.edge_columns is not None:  # how they are read, which a space may have
+        plain["edge_columns"] = config.data.edge_columns
     return hashlib.sha256(as_json(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

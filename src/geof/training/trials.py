@@ -178,6 +178,7 @@ def _defaults(base: RunConfig) -> dict[str, Any]:
     """
     tree = RunConfig(method=base.method, task=base.task).tree()
     tree["pretraining"] = values_of(PretrainingConfig())
+    tree["data"] = {"edge_columns": None}  # how data are read, not which
     known: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):

@@ -212,9 +212,10 @@ def choose_rows(
 
 
 def _options(config: RunConfig) -> dict[str, Any]:
-    """Return what is chosen, apart from method, task, preset, data, split and device."""
+    """Return what is chosen, apart from method, task, preset, source of data, split and device."""
     given = {*RUN_KEYS, *UNDECISIVE, "data"} - {"folds"}
-    return {key: value for key, value in config.tree().items() if key not in given}
+    found = {key: value for key, value in config.tree().items() if key not in given}
+    return found | {"data": {"edge_columns": config.data.edge_columns}}
 
 
 def _difference(given: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from geof.data.catalogue import CATALOGUE
+from geof.data.molecules import BOND_SIZES, RING_SIZE
 from geof.errors import ConfigError
 from geof.io import write_atomically
 from geof.methods.interface import InputShape, TaskKind
@@ -40,7 +41,9 @@ def parameters(method: str, task: TaskKind, dataset: str, tree: dict[str, Any]) 
     config = RunConfig(
         method=method, task=task, options=tree["options"], readout=tree.get("readout", {})
     )
-    shape = InputShape(FEATURES.get(dataset, facts.features), 17, facts.classes)
+    bonds = (*BOND_SIZES, RING_SIZE) if tree.get("data", {}).get("edge_columns") == "use" else ()
+    features = FEATURES.get(dataset, facts.features)
+    shape = InputShape(features, 17, facts.classes, edge_categories=bonds)
     with torch.device("meta"):
         network = Network(config, shape)
     return sum(parameter.numel() for parameter in network.parameters())

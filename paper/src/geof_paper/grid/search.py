@@ -61,7 +61,8 @@ class Search:
     def declared(self) -> dict[str, Any]:
         """What its file says: the budget of a trial (``training``), the ``space``, and ``fixed``.
 
-        The last are options, in sections, that every trial has, whatever the preset says.
+        The last are options, in sections, that every trial has, whatever the preset says. A
+        leader's own budget, or what is searched on it alone, stands below its name.
         """
         task, dataset = self.benchmark
         file = SEARCHES / self.method / f"{task}.yaml"
@@ -71,11 +72,8 @@ class Search:
                 f"Expected 'training', 'space' and perhaps 'fixed' in '{file}' (got "
                 f"{sorted(tree)})."
             )
-        own = tree["training"].pop(dataset, {})
-        others = [key for key, value in tree["training"].items() if isinstance(value, dict)]
-        budget = {k: v for k, v in tree["training"].items() if k not in others}
-        fixed = tree.get("fixed", {})
-        return {"training": budget | own, "space": tree["space"], "fixed": fixed}
+        budget, space = (_for_leader(tree[key], dataset) for key in ("training", "space"))
+        return {"training": budget, "space": space, "fixed": tree.get("fixed", {})}
 
     @cached_property
     def base(self) -> RunConfig:
@@ -150,6 +148,12 @@ class Search:
             )
             for trial in sorted(study.open().finished(), key=lambda trial: trial.number)
         ]
+
+
+def _for_leader(section: dict[str, Any], dataset: str) -> dict[str, Any]:
+    """Return what holds for all with what holds for a leader alone."""
+    common = {key: value for key, value in section.items() if not isinstance(value, dict)}
+    return common | section.get(dataset, {})
 
 
 @dataclass(frozen=True)
