@@ -153,7 +153,8 @@ class Search:
 def _for_leader(section: dict[str, Any], dataset: str) -> dict[str, Any]:
     """Return what holds for all with what holds for a leader alone."""
     common = {key: value for key, value in section.items() if not isinstance(value, dict)}
-    return common | section.get(dataset, {})
+    own: dict[str, Any] = section.get(dataset, {})
+    return common | own
 
 
 @dataclass(frozen=True)
