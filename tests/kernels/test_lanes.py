@@ -14,7 +14,7 @@ from geof.geometry import (
     frame_from_coordinates,
     strictly_lower_vector,
 )
-from geof.kernels import factored, lanes, segments
+from geof.kernels import Neighbourhoods, factored, lanes, segments
 from geof.kernels.interface import evolve_coordinates
 from tests.kernels.outcomes import outcome
 
@@ -217,3 +217,28 @@ class TestKeptRectangles:
         source, target = torch.arange(6) % 3, torch.arange(6) // 2
         made = segments.rectangles(source, target, range(3), 8)
         assert segments.rectangles(source, target, range(3), 8) is not made
+
+    def test_of_tensors_without_versions(self):
+        with torch.inference_mode():
+            source, target = torch.arange(6) % 3, torch.arange(6) // 2
+            made = segments.rectangles(source, target, range(3), 8)
+            assert sum(group.nodes.numel() for group in made) == 3
+
+    def test_what_an_evaluation_made_serves_a_training(self):
+        source, target = torch.arange(6) % 3, torch.arange(6) // 2
+        with torch.inference_mode():
+            made = segments.rectangles(source, target, range(3), 8)
+        assert segments.rectangles(source, target, range(3), 8) is made
+        assert not any(group.place.is_inference() for group in made)
+
+
+def test_the_mean_of_a_hub_does_not_cancel():
+    """A node's own message far above all others, and next to no weight of its own."""
+    n = 2000
+    leaves = torch.arange(1, n)
+    edges = Neighbourhoods.from_edge_index(torch.stack([leaves, torch.zeros_like(leaves)]), n)
+    h, y = torch.zeros(n, 1, 1), torch.ones(n, 1, 1)
+    y[0] = 1e6
+    found = factored.edge_moments(h, y, edges, 1.0, second=True).first[0, 0, 0]
+    wanted = (1e6 + n - 1) / n
+    assert float(found) == pytest.approx(wanted, rel=2e-5)

@@ -294,16 +294,16 @@ def _sums(
     m = y.size(-1)
     both = torch.cat([h.flatten(1), y.flatten(1)], dim=1)  # gathered at once
     d = both.size(1) // 2
-    given, own_y = both[targets], y[targets].flatten(1)
+    given = both[targets]
     count = len(given)
     weight = h.new_empty(len(source))
-    first = torch.zeros_like(own_y)
+    first = y.new_zeros(count, d)
     outer = y.new_zeros(count, y.size(1), m, m) if second else y.new_empty(0)
     for group in rectangles(source, target, range(targets.start, targets.start + count), 2 * d):
         i, shape = group.nodes, group.place.shape
-        differences = both.index_select(0, group.neighbours).unflatten(0, shape)
-        differences -= given.index_select(0, i).unsqueeze(1)
-        apart, residual = differences[..., :d], differences[..., d:]
+        apart, message = both.index_select(0, group.neighbours).unflatten(0, shape).split(d, -1)
+        own_h, own_y = given.index_select(0, i).unsqueeze(1).split(d, -1)
+        apart -= own_h
         exponent = apart.square_().sum(-1).neg_().div_(temperature)
         if bias is not None:  # which may be large; without one the self-loop's zero is the largest
             exponent += group.of_edges(bias)
@@ -318,11 +318,10 @@ def _sums(
         w /= w.sum(1, keepdim=True)
         group.write(w, weight)
         if table is not None:
-            residual += _carried(group, row, table)
-        # Weights sum to one, so the node's own message stands before the sum.
-        mean = torch.bmm(w.unsqueeze(1), residual).squeeze(1)
-        first.index_copy_(0, i, mean.add_(own_y.index_select(0, i)))
+            message += _carried(group, row, table)
+        first.index_copy_(0, i, torch.bmm(w.unsqueeze(1), message).squeeze(1))
         if second:
+            residual = message.sub_(own_y)
             turned = residual.new_empty(len(i), d, shape[1])
             torch.mul(residual.mT, w.sqrt().unsqueeze(1), out=turned)  # both factors have it
             turned = turned.view(-1, m, shape[1])

@@ -77,12 +77,14 @@ def rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Iter
         nodes: The targets.
         width: Numbers of an edge, by which the size of a rectangle is bounded.
     """
-    if len(target) > KEPT or torch.compiler.is_compiling():
+    unversioned = source.is_inference() or target.is_inference()
+    if len(target) > KEPT or unversioned or torch.compiler.is_compiling():
         return _rectangles(source, target, nodes, width)
     asked = source._version, target._version, nodes, width, CACHED
     of, under, found = _kept.get(target, (lambda: None, None, []))
     if of() is not source or under != asked:
-        found = list(_rectangles(source, target, nodes, width))
+        with torch.inference_mode(False):  # what is kept may serve a training after this
+            found = list(_rectangles(source, target, nodes, width))
         _kept[target] = ref(source), asked, found
     made: list[Rectangle] = found
     return made
