@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+import torch
+
+from geof.data.catalogue import load
+from geof.data.records import GraphSet
+from geof.methods.registry import load_preset, preset_datasets
+from geof.nn import lift_gain
 from geof.testing import MethodTestCase
 
 
@@ -23,3 +32,17 @@ class TestGeoF(MethodTestCase):
         ({"feature_dropout": -0.1}, "'feature_dropout'"),
         ({"backend": "nativ"}, "'backend'"),
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("GEOF_DATA" not in os.environ, reason="GEOF_DATA names no raw files")
+@pytest.mark.parametrize("task", ["node", "link", "graph"])
+def test_the_papers_first_states_have_one_length_on_all_benchmarks(task):
+    """The scale of W_in is open: one rule from the features settles it."""
+    for dataset in preset_datasets("geof", "paper", task):
+        data = load(dataset, data_root=os.environ["GEOF_DATA"])
+        graphs = data.graphs if isinstance(data, GraphSet) else [data.graph]
+        x = graphs[0].x if len(graphs) == 1 else torch.cat([graph.x for graph in graphs])
+        options = load_preset("geof", "paper", task, dataset)["options"]
+        wanted = lift_gain(x, options["hidden_channels"])
+        assert options["lift_gain"] == pytest.approx(wanted, rel=0.005), dataset
