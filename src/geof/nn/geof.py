@@ -410,7 +410,7 @@ class GeoF(Recurrence):
         )
 
 
-def lift_gain(x: Tensor, hidden_channels: int, squared_length: float = 0.1) -> float:
+def lift_gain(x: Tensor, hidden_channels: int, squared_length: float = 0.02) -> float:
     r"""Return the gain at which first states :math:`W_{in} x_i` have a given mean squared length.
 
     The usual random start of :math:`W_{in}` has entries of variance :math:`1 / 3F`, so that
@@ -425,7 +425,7 @@ def lift_gain(x: Tensor, hidden_channels: int, squared_length: float = 0.1) -> f
         squared_length: :math:`E \|\xi^0\|^2`.
 
     >>> round(lift_gain(torch.eye(4), 64), 4)
-    0.1369
+    0.0612
     """
     require_number("squared_length", squared_length, above=0)
     entries = x if x.layout == torch.strided else x.to_sparse_csr().values()
