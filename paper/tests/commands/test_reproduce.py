@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -337,9 +338,14 @@ MARK = "GEOF_TEST_GRID"
 """In the environment of a grid's process and its workers."""
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+PROGRAM = ("-m", "geof.cli")
+SLOWLY = str(Path(__file__).with_name("slow_epochs.py"))
+"""A GCN is done on CiteSeer before a second worker has begun."""
+
+
+def start(folder: Path, *words: str, program: Sequence[str] = PROGRAM) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "geof.cli", "reproduce", *GRID, *words],
+        [sys.executable, *program, "reproduce", *GRID, *words],
         cwd=folder,
         # Ray lets its workers give way to everything else unless told.
         env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", MARK: str(folder)},
@@ -384,7 +390,7 @@ def test_a_killed_grid_ends_with_the_same_table_and_leaves_no_process(tmp_path, 
         path.mkdir()
     epochs = 0
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        process = start(folder, "--workers", "2")
+        process = start(folder, "--workers", "2", program=[SLOWLY])
         wait_for_epochs(folder, least=epochs + 3, runs=2)
         process.send_signal(number)
         said = process.communicate(timeout=60)[0]
