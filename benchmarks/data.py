@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -25,11 +24,7 @@ COLD_TARGET, WARM_TARGET = 15 * 60, 20
 
 
 def known_names() -> list[str]:
-    """Return the datasets of the catalogue, asked for in another process.
-
-    The catalogue imports torch with its package, and at its start a process inherits the peak
-    memory of its parent, which therefore has to stay small.
-    """
+    """Return the datasets of the catalogue, asked for in another process: it imports torch."""
     code = "from geof.data.catalogue import CATALOGUE; print(*CATALOGUE, sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
@@ -42,12 +37,12 @@ def measure(name: str, data_root: Path, cut: bool) -> dict[str, Any]:
     start = time.perf_counter()
     from geof.data import graph_sets, node_graphs  # noqa: F401
     from geof.data.catalogue import load
+    from geof.machine import peak_resident_bytes
 
     imported = time.perf_counter()
     data = load(name, data_root=data_root)
     loaded = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak *= 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
+    peak = peak_resident_bytes()
     if cut and hasattr(data, "graphs"):
         for _ in data.graphs:
             pass

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from torch import Tensor
 from geof import GeoF, NodeReadout
 from geof.data.batching import NeighbourSampler
 from geof.data.formats import from_arrays
+from geof.machine import peak_resident_bytes
 from geof.nn import evolve_in_pieces
 
 CLASSES, FEATURES, PIECE = 16, 16, 1_000_000
@@ -89,7 +89,7 @@ class Stages:
         self.made[name] = {
             "seconds": round(time.perf_counter() - self.wall, 2),
             "processor_seconds": round(time.process_time() - self.cpu, 2),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_bytes": peak_resident_bytes(),
             **more,
         }
         print(name, json.dumps(self.made[name]), flush=True)

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# numpy, scipy and torch are imported by the measuring process only: at its start a process
-# inherits the peak memory of its parent, which therefore has to stay small.
+# numpy, scipy and torch are imported by the measuring process only.
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -92,9 +90,10 @@ def measure(case: str, walk_length: int, data_root: Path | None) -> dict[str, An
     from torch_geometric.data import Data
     from torch_geometric.transforms import AddRandomWalkPE
 
+    from geof.machine import peak_resident_bytes
     from geof.signature import AddStructuralSignature
 
-    after_imports = _peak_megabytes()
+    after_imports = peak_resident_bytes() / 1e6
     if case == MOLECULES:
         edge_index, num_nodes = molecule_batch()
     elif case in ARCHIVES and data_root is not None:
@@ -115,15 +114,9 @@ def measure(case: str, walk_length: int, data_root: Path | None) -> dict[str, An
         "walk_length": walk_length,
         "threads": torch.get_num_threads(),
         "seconds": round(seconds, 2),
-        "peak_mb": round(_peak_megabytes()),
-        "peak_above_imports_mb": round(_peak_megabytes() - after_imports),
+        "peak_mb": round(peak_resident_bytes() / 1e6),
+        "peak_above_imports_mb": round(peak_resident_bytes() / 1e6 - after_imports),
     }
-
-
-def _peak_megabytes() -> float:
-    """Peak resident memory so far; Linux counts kibibytes, macOS bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 def _measure_apart(case: str, arguments: argparse.Namespace) -> dict[str, Any]:

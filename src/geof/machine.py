@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,29 @@ def processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def peak_resident_bytes() -> int:
+    """Return this process's peak resident memory, 0 where the system does not tell (Windows).
+
+    Linux counts into ``getrusage`` what the parent process had when it started this one;
+    ``/proc`` tells this program's own.
+    """
+    own = told_bytes("/proc/self/status", "VmHWM")
+    if own is not None:
+        return own
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def told_bytes(path: str, key: str) -> int | None:
+    """Return a number of a file of Linux's ``/proc``, ``None`` where there is none."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,7 +27,7 @@ from geof.devices import resolve_device
 from geof.errors import ConfigError, DataError, GeometryError, NonFiniteError, StoppedError
 from geof.geometry import BlockCounts, counting_blocks
 from geof.io import write_atomically, write_json, writing
-from geof.machine import note_machine
+from geof.machine import note_machine, peak_resident_bytes
 from geof.methods.interface import GraphInputs, HasEpochEnd, HasPretext
 from geof.training.callbacks import Callback, Callbacks
 from geof.training.checkpoint import (
@@ -616,7 +615,7 @@ class Trainer:
             best_epoch=progress.best.epoch,
             epochs=progress.epoch,
             seconds_per_epoch=progress.seconds / progress.epoch,
-            peak_rss_bytes=_peak_rss_bytes(),
+            peak_rss_bytes=peak_resident_bytes(),
             parameters=sum(p.numel() for p in network.parameters()),
             split=task.split_name,
             split_hash=task.split_hash,
@@ -670,14 +669,3 @@ def _few_collections() -> Iterator[None]:
 
 def _finite(value: float) -> bool:
     return value - value == 0.0
-
-
-def _peak_rss_bytes() -> int:
-    """Return the process's peak resident memory, 0 where the system does not tell (Windows)."""
-    try:
-        import resource
-    except ImportError:
-        return 0
-    # Linux counts kibibytes, macOS bytes.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

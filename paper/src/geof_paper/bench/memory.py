@@ -6,9 +6,11 @@ import ctypes
 import gc
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from geof.machine import peak_resident_bytes, told_bytes
 from geof_paper.bench.problems import Facts
 
 # The paper-literal form needs about 18 kB per edge at width 64 in 8 blocks, the factored one in
@@ -21,12 +23,13 @@ DATA_COPIES = 8
 USABLE = 0.9
 """Share of the available memory that a prediction may fill."""
 
+_OWN_MAPPING = -3  # M_MMAP_THRESHOLD of malloc.h
 _MACHINE, _PROCESS = "/proc/meminfo", "/proc/self/status"
 
 
 def available_bytes() -> int:
     """Return the memory a new process may use: the machine's, or less inside a container."""
-    free = [_told_bytes(_MACHINE, "MemAvailable") or _physical_bytes()]
+    free = [told_bytes(_MACHINE, "MemAvailable") or _physical_bytes()]
     group = Path("/sys/fs/cgroup")
     try:
         limit = (group / "memory.max").read_text().strip()
@@ -40,16 +43,7 @@ def available_bytes() -> int:
 
 def total_bytes() -> int:
     """Return the machine's memory."""
-    return _told_bytes(_MACHINE, "MemTotal") or _physical_bytes()
-
-
-def _told_bytes(path: str, key: str) -> int | None:
-    """Return a number of a file of Linux's ``/proc``, ``None`` where there is none."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)
+    return told_bytes(_MACHINE, "MemTotal") or _physical_bytes()
 
 
 def _physical_bytes() -> int:
@@ -84,10 +78,32 @@ def refusal(predicted: int, available: int) -> str | None:
 def release_freed() -> None:
     """Give freed memory back to the system, so that it does not hide in a later baseline."""
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-        if trim is not None:
-            trim(0)
+    trim = _of_glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+@contextmanager
+def every_byte_counted() -> Iterator[None]:
+    """Hand freed tensors back to the system at once, so that peaks are those of live memory.
+
+    glibc keeps what is freed in its heap, in holes that depend on everything allocated before:
+    peaks of the same work differ by a half. The price is time, so never time inside.
+    """
+    option = _of_glibc("mallopt")
+    if option is None:
+        yield
+        return
+    option(_OWN_MAPPING, 2**16)
+    try:
+        yield
+    finally:
+        option(_OWN_MAPPING, 2**25)  # the largest that glibc comes to by itself
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    """Return a function of the C library, ``None`` where it is another one."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def reset_peak() -> None:
@@ -98,15 +114,9 @@ def reset_peak() -> None:
 
 def resident_bytes() -> int:
     """Return the present resident size of this process."""
-    return _told_bytes(_PROCESS, "VmRSS") or peak_bytes()
+    return told_bytes(_PROCESS, "VmRSS") or peak_bytes()
 
 
 def peak_bytes() -> int:
     """Return the largest resident size since :func:`reset_peak`."""
-    own = _told_bytes(_PROCESS, "VmHWM")
-    if own is not None:
-        return own
-    import resource  # not on Windows, where there is no /proc either
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_resident_bytes()

@@ -77,8 +77,9 @@ def measure_memory(
     memory.reset_peak()
     ready = memory.resident_bytes()
     held = devices.reset_device_peak(device)
-    for _ in range(epochs):
-        training.epoch()
+    with memory.every_byte_counted():
+        for _ in range(epochs):
+            training.epoch()
     peak, there = memory.peak_bytes(), devices.device_peak(device)
     if held is None or there is None:
         return Peak(peak, peak - ready)
