@@ -44,6 +44,16 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def memory_bytes() -> int:
+    """Return the machine's memory, 2 GiB where the system does not tell (Windows)."""
+    told = told_bytes("/proc/meminfo", "MemTotal")
+    if told is not None:
+        return told
+    if not hasattr(os, "sysconf"):
+        return 2**31
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def peak_resident_bytes() -> int:
     """Return this process's peak resident memory, 0 where the system does not tell (Windows).
 

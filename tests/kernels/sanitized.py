@@ -19,7 +19,7 @@ PACKAGE = HERE.parents[1] / "src" / "geof"
 # Short spans and no work too small to share, so that small graphs have several of each.
 OPTIONS = (
     *("-std=gnu++20", "-O0", "-g1", "-fPIC", "-Wno-psabi", "-pthread", f"-I{NATIVE}"),
-    *("-DGEOF_SPAN_EDGES=40", "-DGEOF_ROLLED", "-DGEOF_ALONE=0"),
+    *("-DGEOF_SPAN_EDGES=40", "-DGEOF_SPAN_EDGES_PER_NODE=0", "-DGEOF_ROLLED", "-DGEOF_ALONE=0"),
 )
 SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

@@ -41,6 +41,7 @@ from geof.kernels import (
 )
 from geof.kernels.interface import evolve_coordinates
 from geof.kernels.library import LARGEST_BLOCK, LEVELS, find_library
+from geof.machine import memory_bytes
 from geof.testing import assert_compiles, assert_no_less_accurate, assert_same, values_and_gradients
 from tests.graphs import random_sample
 from tests.kernels.outcomes import outcome
@@ -462,13 +463,17 @@ def test_pieces_of_hubs_equal_the_reference(random_state):
 
 @needs_native
 @pytest.mark.parametrize("statistic", ["full", "mean"])
-def test_edges_of_many_spans_equal_torch(random_state, statistic):
-    """More edges than one span has: sources collect several times."""
-    n, B, m = 900, 4, 2
+@pytest.mark.parametrize(
+    ("n", "count", "span"),
+    [(900, 100_000, 32_768), pytest.param(33_000, 300_000, 4 * 33_000, marks=pytest.mark.slow)],
+)
+def test_edges_of_many_spans_equal_torch(random_state, statistic, n, count, span):
+    """More edges than one span has: sources collect several times. Spans grow with the nodes."""
+    B, m = 4, 2
     draw = random_state(0)
-    edge_index = torch.randint(0, n, (2, 100_000), generator=draw.generator)
+    edge_index = torch.randint(0, n, (2, count), generator=draw.generator)
     edges = Neighbourhoods.from_edge_index(edge_index, n)
-    assert len(edges.source) > 2 * 32_768
+    assert len(edges.source) > 2 * span
     state, maps = step_inputs(draw, n, B, m), controller_inputs(draw, n, m)
     spec = specification(B, m, statistic)
     for step, inputs in ((evolved, state | maps), (stepped, state)):
@@ -892,11 +897,22 @@ def asked_anew():
 
 @pytest.mark.parametrize(
     ("given", "size"),
-    [("0", 0), ("4096", 4096), ("64K", 2**16), ("512M", 2**29), ("2G", 2**31), ("", 2**28)],
+    [("0", 0), ("4096", 4096), ("64K", 2**16), ("512M", 2**29), ("2G", 2**31)],
 )
 def test_the_bound_is_a_setting(given, size, asked_anew, monkeypatch):
     monkeypatch.setenv("GEOF_KEPT_MEMORY", given)
     assert memory.kept_bytes() == size
+
+
+def test_half_of_the_memory_is_the_usual_bound(asked_anew, monkeypatch):
+    monkeypatch.setenv("GEOF_KEPT_MEMORY", "")
+    assert memory.kept_bytes() == memory_bytes() // 2
+
+
+def test_blocks_begin_at_a_line_of_the_cache(monkeypatch):
+    monkeypatch.setattr(memory, "_free", [])
+    made = [memory.empty(torch.empty(0), (size,)) for size in (2**15 + 1, 2**17 + 3, 2**21)]
+    assert [tensor.data_ptr() % 64 for tensor in made] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("given", ["512MB", "half", "-1", "1.5G", "M", " 5M", "5m"])

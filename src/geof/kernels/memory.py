@@ -1,8 +1,9 @@
 """Memory that is used again: fresh pages cost more than the arithmetic on small graphs.
 
 The C library gives large blocks back to the system when they are freed, and every page asked for
-again is cleared and mapped anew. Here freed blocks are kept, up to a bound, and handed out again.
-``GEOF_KEPT_MEMORY`` in the environment is the bound, :data:`DEFAULT` without it.
+again is cleared and mapped anew. Here freed blocks are kept, never more than were on loan at once,
+and handed out again. ``GEOF_KEPT_MEMORY`` in the environment is a bound on them, half of the
+machine's memory without it.
 """
 
 from __future__ import annotations
@@ -21,29 +22,33 @@ import torch
 from torch import Tensor
 
 from geof.errors import ConfigError
+from geof.machine import memory_bytes
 
 CHOICE = "GEOF_KEPT_MEMORY"
 """Environment variable: how much freed memory to keep, in bytes or as 64K, 512M, 2G."""
-
-DEFAULT = "256M"
-"""What is kept without it."""
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 SMALL = 2**17
 """Below this size the C library keeps blocks by itself."""
 
+LINE = 64
+"""Bytes of a cache line."""
+
 
 @cache
 def kept_bytes() -> int:
     """Return up to which size in total freed blocks are kept; read once per process.
 
-    The kernels read the same variable for the scratch of their threads (``native/tasks.h``).
+    The kernels read the same variable for the scratch of their threads (``native/tasks.h``), of
+    which one keeps a quarter of it, a gibibyte without it.
 
     Raises:
         ConfigError: If ``GEOF_KEPT_MEMORY`` is no size.
     """
-    given = os.environ.get(CHOICE) or DEFAULT
+    given = os.environ.get(CHOICE)
+    if not given:
+        return memory_bytes() // 2
     size = re.fullmatch(r"(\d{1,12})([KMG]?)", given)
     if size is None:
         raise ConfigError(
@@ -121,7 +126,18 @@ def _take(size: int) -> Tensor:
         _lent.most = max(_lent.most, _lent.now)
         if block is None:
             _make_room_for(size)
-    return torch.empty(size, dtype=torch.uint8) if block is None else block
+    return _fresh(size) if block is None else block
+
+
+def _fresh(size: int) -> Tensor:
+    """Return a block at the start of a cache line.
+
+    numpy asks Linux for huge pages, which torch does not: fewer to map, and less to look up when
+    neighbours are fetched from all over a large graph.
+    """
+    block = torch.from_numpy(np.empty(size + LINE, np.uint8))
+    start = -block.data_ptr() % LINE
+    return block[start : start + size]
 
 
 def _make_room_for(size: int) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from geof.devices import device_model
-from geof.machine import processor
+from geof.machine import memory_bytes, processor
 from geof.processes import cores
 from geof.version import __version__
 from geof_paper.bench.devices import CPU
-from geof_paper.bench.memory import total_bytes
 
 
 def describe_machine(threads: int, device: torch.device = CPU) -> dict[str, Any]:
@@ -24,7 +23,7 @@ def describe_machine(threads: int, device: torch.device = CPU) -> dict[str, Any]
         "device": str(device),
         "device_model": device_model(device),
         "cores": cores(),
-        "memory_bytes": total_bytes(),
+        "memory_bytes": memory_bytes(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "threads": threads,
         "load_average_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,

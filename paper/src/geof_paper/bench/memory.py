@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from geof.machine import peak_resident_bytes, told_bytes
+from geof.machine import memory_bytes, peak_resident_bytes, told_bytes
 from geof_paper.bench.problems import Facts
 
 # The paper-literal form needs about 18 kB per edge at width 64 in 8 blocks, the factored one in
@@ -29,7 +28,7 @@ _MACHINE, _PROCESS = "/proc/meminfo", "/proc/self/status"
 
 def available_bytes() -> int:
     """Return the memory a new process may use: the machine's, or less inside a container."""
-    free = [told_bytes(_MACHINE, "MemAvailable") or _physical_bytes()]
+    free = [told_bytes(_MACHINE, "MemAvailable") or memory_bytes()]
     group = Path("/sys/fs/cgroup")
     try:
         limit = (group / "memory.max").read_text().strip()
@@ -39,15 +38,6 @@ def available_bytes() -> int:
     except (OSError, ValueError):
         pass  # not in such a group
     return min(free)
-
-
-def total_bytes() -> int:
-    """Return the machine's memory."""
-    return told_bytes(_MACHINE, "MemTotal") or _physical_bytes()
-
-
-def _physical_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def surely_fits(facts: Facts, available: int) -> bool:
