@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from geof.geometry import (
     AdmissibleBox,
@@ -145,11 +146,41 @@ def test_blocks_that_fail_are_served_as_by_the_library(random_state):
     torch.testing.assert_close(found[2], target, rtol=1e-12, atol=1e-12)
 
 
+def test_nobody_reads_the_upper_part_of_a_lower_triangle(random_state, monkeypatch):
+    """What is not written is NaN here: one in a result would show."""
+    inputs = drawn(random_state, 5, 2, 4)
+    coords, first = inputs["coords"], inputs["first"]
+    said = {"coords": coords, "target": 2 * coords, "output": random_state(0).normal(5, 2, 20)}
+    steps = (
+        (by_lanes, inputs),
+        (lambda **given: {"following": update_by_lanes(**given)}, said),
+        (
+            lambda **given: dict(zip("hy", lanes.images(**given), strict=True)),
+            {"coords": coords, "xi": first, "message": 2 * first},
+        ),
+    )
+    usual = [outcome(step, given) for step, given in steps]
+    fills = [(torch, "empty_like"), (Tensor, "new_empty")]
+    for owner, name in fills:
+        monkeypatch.setattr(owner, name, _filled_with_nan(getattr(owner, name)))
+    for (step, given), wanted in zip(steps, usual, strict=True):
+        for name, value in outcome(step, given).items():
+            assert torch.equal(value, wanted[name]), name
+
+
+def _filled_with_nan(make):
+    def made(*args, **options):
+        tensor = make(*args, **options)
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+    return made
+
+
 def test_nothing_is_cut_into_what_a_cache_holds_elsewhere(monkeypatch):
     """On the CPU a piece is as large as its cache; on other devices memory alone bounds it."""
-    monkeypatch.setattr(segments, "CACHED", 1)
-    monkeypatch.setattr(lanes, "CACHED", 1)
-    monkeypatch.setattr(lanes, "SHARED", 1)
+    for module in (segments, lanes):
+        monkeypatch.setattr(module, "CACHED", 1)
+        monkeypatch.setattr(module, "SHARED", 1)
     target = torch.arange(50).repeat_interleave(3)
     assert sum(1 for _ in segments.rectangles(target, target, range(50), 8)) == 50
     assert sum(1 for _ in lanes._pieces(torch.empty(50, 4))) == 50

@@ -35,11 +35,12 @@ from geof.geometry import (
 )
 from geof.kernels import lanes
 from geof.kernels.interface import (
+    Controller,
     Evolution,
     Statistic,
     StepSpec,
     StepStatistics,
-    controller_output,
+    controller_hidden,
 )
 from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
@@ -129,11 +130,19 @@ def factored_update(
     """Return the next coordinates, Eqs. (11) and (12)."""
     output = None
     if evolution.controller is not None:
-        output = controller_output(xi, statistics.aggregate, evolution.controller)
+        output = _controller_output(xi, statistics.aggregate, evolution.controller)
     strengths = evolution.target_mix, evolution.correction_strength
     bounds = evolution.box.offdiagonal_bound, *evolution.box.log_scale_bounds
     following: Tensor = lanes.updated(coords, statistics.target, output, *strengths, *bounds)[0]
     return following
+
+
+def _controller_output(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
+    """Return :func:`geof.kernels.interface.controller_output` with the blocks last in memory."""
+    hidden = controller_hidden(xi, aggregate, controller)
+    by_block = hidden.flatten(0, -2).t()
+    output = torch.addmm(controller.bias.unsqueeze(1), controller.output, by_block)
+    return output.view(len(output), *hidden.shape[:-1]).movedim(0, -1)
 
 
 def factored_environment(xi: Tensor, coords: Tensor) -> Tensor:

@@ -89,9 +89,14 @@ class Transport(NamedTuple):
 
 def controller_output(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
     r"""Return :math:`[U, V, \Delta \ell]`, ``(n, B, (2r + 1) m)``, Eq. (11)."""
-    hidden = F.linear(torch.cat([xi, aggregate], dim=-1), controller.hidden)
-    hidden = F.silu(hidden + controller.shared.unsqueeze(1))
+    hidden = controller_hidden(xi, aggregate, controller)
     return F.linear(hidden, controller.output, controller.bias)
+
+
+def controller_hidden(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
+    """Return the controller's hidden layer, ``(n, B, H)``."""
+    hidden = F.linear(torch.cat([xi, aggregate], dim=-1), controller.hidden)
+    return F.silu(hidden + controller.shared.unsqueeze(1))
 
 
 def predict_correction(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:

@@ -2,7 +2,9 @@ r"""Small matrices written out, a block per lane: entries first, blocks last in 
 
 A library call per block of 8 x 8 costs more than its arithmetic. Here ``(m, m, lanes)`` holds entry
 :math:`(r, s)` of many blocks side by side, and every operation runs over whole rows of lanes; on
-the CPU for as many blocks at a time as its cache holds. Three operators are made of it:
+the CPU for as many blocks at a time as its cache holds. Coordinates and moments, and their
+gradients, are stored like that from one operator to the next: turning them over costs as much as
+the algebra. Three operators are made of it:
 
 - :func:`images`, :math:`h = L \xi` and :math:`y = L \phi(\xi)`;
 - :func:`pulled_back`, :math:`\bar\xi = L^{-1} \sum_j \omega_{ij} y_j`,
@@ -42,17 +44,40 @@ def _pieces(like: Tensor) -> Iterator[slice]:
 def _lanes(values: Tensor) -> Tensor:
     """Return ``(blocks, ...)`` with the blocks last; not to be written to, it may be the same."""
     # As a matrix: torch turns those over by tiles, and anything else entry by entry.
-    return values.flatten(1).t().contiguous().view(*values.shape[1:], len(values))
+    rows = values.flatten(1).t()
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    return rows.view(*values.shape[1:], len(values))
+
+
+def _rows(stored: Tensor) -> Tensor:
+    """Return a view of what :func:`_stored` made, ``(entries, blocks)``, to write to."""
+    return stored.flatten(1).t()
+
+
+def _stored(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an uninitialised ``(blocks, ...)`` with the blocks last in memory."""
+    entries, blocks = like.shape[1:], len(like)
+    return like.new_empty(*entries, blocks, dtype=dtype or like.dtype).movedim(-1, 0)
+
+
+def _stands_for(like: Tensor, entries: int = 1, dtype: torch.dtype | None = None) -> Tensor:
+    """Return the same for ``(n, B, ...)``, of whose sizes a compiler learns nothing by it."""
+    lead, rest = like.shape[:-entries], like.shape[-entries:]
+    made = like.new_empty(*rest, *lead, dtype=dtype or like.dtype)
+    return made.movedim(tuple(range(entries)), tuple(range(-entries, 0)))
 
 
 def _write(out: Tensor, lanes: Tensor) -> None:
     """Write ``(..., lanes)`` to ``out``, blocks first."""
-    out.view(len(out), -1).copy_(lanes.reshape(-1, len(out)).t())
+    out.flatten(1).copy_(lanes.reshape(-1, len(out)).t())
+
+
+# A lower triangular matrix has anything in its upper part, and nobody reads it.
 
 
 def _lower(coords: Tensor, m: int) -> Tensor:
     """Return the frames ``(m, m, lanes)`` of coordinates ``(t, lanes)``, Eq. (1)."""
-    frame = coords.new_zeros(m, m, coords.size(1))
+    frame = coords.new_empty(m, m, coords.size(1))
     start = 0
     for r in range(1, m):
         frame[r, :r] = coords[start : start + r]
@@ -74,10 +99,11 @@ def _diagonal(matrix: Tensor) -> Tensor:
 
 def _inverse(lower: Tensor) -> Tensor:
     """Return the inverse of lower triangular matrices by forward substitution."""
-    inverse = torch.zeros_like(lower)
+    inverse = torch.empty_like(lower)
     scale = _diagonal(lower).reciprocal()
-    for i in range(len(lower)):
-        inverse[i, i] = scale[i]
+    _diagonal(inverse).copy_(scale)
+    for i in range(1, len(lower)):
+        inverse[i, :i].zero_()
         for k in range(i):
             inverse[i, : k + 1].addcmul_(lower[i, k], inverse[k, : k + 1], value=-1)
         inverse[i, :i].mul_(scale[i])
@@ -91,6 +117,28 @@ def _product(left: Tensor, right: Tensor, *, of_lower: bool = False) -> Tensor:
     for k in range(last):
         stop = k + 1 if of_lower else len(right)
         total[:, :stop].addcmul_(left[:, k].unsqueeze(1), right[k, :stop])
+    return total
+
+
+def _lower_by_lower(left: Tensor, right: Tensor) -> Tensor:
+    """Return the lower part of ``left @ right`` for two lower triangular factors."""
+    total = torch.empty_like(left)
+    for k in range(len(left)):
+        torch.mul(left[k, k], right[k, : k + 1], out=total[k, : k + 1])
+        for r in range(k):
+            total[k, : r + 1].addcmul_(left[k, r], right[r, : r + 1])
+    return total
+
+
+def _lower_part(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``left @ right``, of whose upper part nobody is going to read anything."""
+    m, half = len(left), (len(left) + 1) // 2
+    total = torch.empty_like(left)
+    for rows, columns in ((slice(0, half), slice(0, half)), (slice(half, m), slice(0, m))):
+        part = total[rows, columns]
+        torch.mul(left[rows, 0].unsqueeze(1), right[0, columns], out=part)
+        for k in range(1, m):
+            part.addcmul_(left[rows, k].unsqueeze(1), right[k, columns])
     return total
 
 
@@ -181,14 +229,17 @@ def _images_backward(
     vectors = _flat(*_given(xi, message))
     grads = _flat(grad_h, *(() if message is None else (grad_y,)))
     made = [torch.empty_like(vector) for vector in vectors]
-    grad_z = torch.empty_like(z)
+    grad_z = _stored(z)
     for piece in _pieces(z):
         frame = _lower(_lanes(z[piece]), m)
-        pull = torch.zeros_like(frame)
+        pulls = []
         for vector, grad, out in zip(vectors, grads, made, strict=True):
             reaching = _lanes(grad[piece])
             _write(out[piece], _adjoint_applied(frame, reaching))
-            pull.addcmul_(reaching.unsqueeze(1), _lanes(vector[piece]))
+            pulls.append((reaching.unsqueeze(1), _lanes(vector[piece])))
+        pull = pulls[0][0] * pulls[0][1]
+        for reaching, reached in pulls[1:]:
+            pull.addcmul_(reaching, reached)
         _write(grad_z[piece], _below(pull, _diagonal(pull) * _diagonal(frame)))
     on_message = xi.new_empty(0) if message is None else made[1].view(xi.shape)
     return grad_z.view(coords.shape), made[0].view(xi.shape), on_message
@@ -200,7 +251,7 @@ def _(
     grad_h: Tensor, grad_y: Tensor, coords: Tensor, xi: Tensor, message: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     on_message = xi.new_empty(0 if message is None else xi.shape)
-    return coords.new_empty(coords.shape), xi.new_empty(xi.shape), on_message
+    return _stands_for(coords), xi.new_empty(xi.shape), on_message
 
 
 def _images_gradient(
@@ -244,7 +295,7 @@ def pulled_back(
     """
     m = first.size(-1)
     (z, f), (s,) = _flat(coords, first), _flat(second, entries=2)
-    aggregate, moment, target = torch.empty_like(f), torch.empty_like(s), torch.empty_like(z)
+    aggregate, moment, target = torch.empty_like(f), _stored(s), _stored(z)
     failed = torch.empty(len(z), dtype=torch.bool, device=z.device)
     for piece in _pieces(z):
         inverse = _inverse(_lower(_lanes(z[piece]), m))
@@ -289,8 +340,8 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         first.new_empty(first.shape),
-        second.new_empty(second.shape),
-        coords.new_empty(coords.shape),
+        _stands_for(second, entries=2),
+        _stands_for(coords),
         coords.new_empty(coords.shape[:-1], dtype=torch.long),
     )
 
@@ -312,7 +363,8 @@ def _pulled_back_backward(
     (c,) = _flat(moment, entries=2)
     grad_c = None if grad_moment is None else _flat(grad_moment, entries=2)[0]
     keeps = kept.reshape(-1)
-    grad_z, grad_f, grad_s = torch.empty_like(z), torch.empty_like(agg), torch.empty_like(c)
+    grad_z, grad_f = _stored(z), torch.empty_like(agg)
+    grad_s = c.new_empty(c.shape)  # for sums over edges, which want a block's entries together
     for piece in _pieces(z):
         frame = _lower(_lanes(z[piece]), m)
         inverse = _inverse(frame)
@@ -326,7 +378,7 @@ def _pulled_back_backward(
         bent = 0.5 * (bent + bent.transpose(0, 1))  # only that part acts on a symmetric moment
         left = _adjoint_product(inverse, bent)
         _write(grad_s[piece], _product(left, inverse, of_lower=True))
-        turned = _product(left, _lanes(c[piece])).sub_(left, alpha=floor).mul_(-2)
+        turned = _lower_part(left, _lanes(c[piece])).sub_(left, alpha=floor).mul_(-2)
         reaching = _adjoint_applied(inverse, _lanes(grad_a[piece]))
         _write(grad_f[piece], reaching)
         turned.addcmul_(reaching.unsqueeze(1), _lanes(agg[piece]).unsqueeze(0), value=-1)
@@ -343,7 +395,7 @@ def _factor_adjoint(factor: Tensor, pull: Tensor) -> Tensor:
     :math:`\Phi` keeps the strictly lower part and halves the diagonal; Eq. (38) transposed.
     """
     m = len(factor)
-    grad = torch.zeros_like(factor)
+    grad = torch.empty_like(factor)
     start = 0
     for r in range(1, m):
         grad[r, :r] = pull[start : start + r]
@@ -351,10 +403,8 @@ def _factor_adjoint(factor: Tensor, pull: Tensor) -> Tensor:
     inverse = _inverse(factor)
     _diagonal(grad).copy_(pull[start:] * _diagonal(inverse))
     inner = _adjoint_product(factor, grad, of_lower=True)
-    for r in range(m):
-        inner[r, r + 1 :] = 0
     _diagonal(inner).mul_(0.5)
-    return _adjoint_product(inverse, _lower_product(inner, inverse), of_lower=True)
+    return _adjoint_product(inverse, _lower_by_lower(inner, inverse), of_lower=True)
 
 
 @_pulled_back_backward.register_fake
@@ -370,8 +420,11 @@ def _(
     kept: Tensor,
     floor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    made = coords, aggregate, moment
-    return tuple(value.new_empty(value.shape) for value in made)  # type: ignore[return-value]
+    return (
+        _stands_for(coords),
+        aggregate.new_empty(aggregate.shape),
+        moment.new_empty(moment.shape),
+    )
 
 
 def _save_pulled_back(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -431,19 +484,19 @@ def updated(
     (z,) = _flat(coords)
     reached, said = (None if value is None else _flat(value)[0] for value in (target, output))
     m = block_size_of(z.size(1))
-    following, inside = torch.empty_like(z), torch.empty_like(z, dtype=torch.bool)
+    following, inside = _stored(z), _stored(z, torch.bool)
     for piece in _pieces(z):
+        own, new = _lanes(z[piece]), _rows(following[piece])
         if reached is None:
-            mixed = z[piece].clone()
+            mixed = own.clone()
         else:
-            mixed = torch.lerp(z[piece], reached[piece], target_mix)
+            mixed = torch.lerp(own, _lanes(reached[piece]), target_mix)
         if said is not None:
-            mixed.add_(_correction(_lanes(said[piece]), m).t(), alpha=correction_strength)
-        own = following[piece]
+            mixed.add_(_correction(_lanes(said[piece]), m), alpha=correction_strength)
         # Clamping keeps a NaN, so an overflow shows.
-        torch.clamp(mixed[:, :-m], -offdiagonal_bound, offdiagonal_bound, out=own[:, :-m])
-        torch.clamp(mixed[:, -m:], lowest, highest, out=own[:, -m:])
-        torch.eq(own, mixed, out=inside[piece])
+        torch.clamp(mixed[:-m], -offdiagonal_bound, offdiagonal_bound, out=new[:-m])
+        torch.clamp(mixed[-m:], lowest, highest, out=new[-m:])
+        torch.eq(new, mixed, out=_rows(inside[piece]))
     return following.view(coords.shape), inside.view(coords.shape)
 
 
@@ -476,7 +529,7 @@ def _(
     lowest: float,
     highest: float,
 ) -> tuple[Tensor, Tensor]:
-    return coords.new_empty(coords.shape), coords.new_empty(coords.shape, dtype=torch.bool)
+    return _stands_for(coords), _stands_for(coords, dtype=torch.bool)
 
 
 @torch.library.custom_op("geof::updated_backward", mutates_args=())
@@ -491,28 +544,26 @@ def _updated_backward(
     g, free = _flat(grad, inside)
     m = block_size_of(g.size(1))
     said = None if output is None else _flat(output)[0]
-    grad_z = torch.empty_like(g)
-    grad_target = torch.empty_like(g) if mixes else g.new_empty(0)
-    grad_said = g.new_empty(0) if said is None else torch.empty_like(said)
+    grad_z = _stored(g)
+    grad_target = _stored(g) if mixes else g.new_empty(0)
+    grad_said = g.new_empty(0) if said is None else _stored(said)
     for piece in _pieces(g):
-        reaching = g[piece] * free[piece]
+        reaching = _lanes(g[piece]) * _lanes(free[piece])
         if said is not None:
-            pull = _lanes(reaching).mul(correction_strength)
-            _write(grad_said[piece], _correction_adjoint(_lanes(said[piece]), pull, m))
+            pull = reaching.mul(correction_strength)
+            _correction_adjoint(_lanes(said[piece]), pull, m, _rows(grad_said[piece]))
         if mixes:
-            torch.mul(reaching, target_mix, out=grad_target[piece])
-            reaching *= 1 - target_mix
-        grad_z[piece] = reaching
+            torch.mul(reaching, target_mix, out=_rows(grad_target[piece]))
+        torch.mul(reaching, 1 - target_mix if mixes else 1.0, out=_rows(grad_z[piece]))
     on_target = grad_target.view(grad.shape) if mixes else grad_target
     on_said = grad_said if output is None else grad_said.view(output.shape)
     return grad_z.view(grad.shape), on_target, on_said
 
 
-def _correction_adjoint(output: Tensor, pull: Tensor, m: int) -> Tensor:
-    """Return the gradient with respect to the output, ``((2r + 1) m, lanes)``."""
+def _correction_adjoint(output: Tensor, pull: Tensor, m: int, made: Tensor) -> None:
+    """Write the gradient with respect to the output, ``((2r + 1) m, lanes)``."""
     rows, columns, _ = _factors(output, m)
-    made = torch.zeros_like(output)
-    on_rows, on_columns, on_scale = _factors(made, m)
+    on_rows, on_columns, on_scale = _factors(made.zero_(), m)
     start = 0
     for row in range(1, m):
         own = pull[start : start + row].unsqueeze(1)  # (row, 1, lanes)
@@ -520,7 +571,6 @@ def _correction_adjoint(output: Tensor, pull: Tensor, m: int) -> Tensor:
         on_columns[:row].addcmul_(own, rows[row])
         start += row
     on_scale.copy_(pull[start:])
-    return made
 
 
 @_updated_backward.register_fake
@@ -533,9 +583,9 @@ def _(
     target_mix: float,
     correction_strength: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    on_target = grad.new_empty(grad.shape if mixes else 0)
-    on_said = grad.new_empty(0 if output is None else output.shape)
-    return grad.new_empty(grad.shape), on_target, on_said
+    on_target = _stands_for(grad) if mixes else grad.new_empty(0)
+    on_said = grad.new_empty(0) if output is None else _stands_for(output)
+    return _stands_for(grad), on_target, on_said
 
 
 def _updated_gradient(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:

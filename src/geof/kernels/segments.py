@@ -19,6 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 CACHED = 2**19
 """Entries of a piece on the CPU, whose temporaries then stay in its cache."""
 
+SHARED = 2**20
+"""Likewise for several threads, which have more of it."""
+
 BOUNDED = 2**26
 """Entries of a piece elsewhere: a bound on memory, not on the time of a piece."""
 
@@ -80,7 +83,7 @@ def rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Iter
     unversioned = source.is_inference() or target.is_inference()
     if len(target) > KEPT or unversioned or torch.compiler.is_compiling():
         return _rectangles(source, target, nodes, width)
-    asked = source._version, target._version, nodes, width, CACHED
+    asked = source._version, target._version, nodes, width, _entries(target)
     of, under, found = _kept.get(target, (lambda: None, None, []))
     if of() is not source or under != asked:
         with torch.inference_mode(False):  # what is kept may serve a training after this
@@ -97,7 +100,7 @@ def _rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Ite
     sizes, order = count.sort(stable=True)
     lengths = torch.tensor([0, *LENGTHS]).to(target.device)
     cuts = torch.searchsorted(sizes, lengths, right=True).cpu().tolist()
-    entries = CACHED if target.device.type == "cpu" else BOUNDED
+    entries = _entries(target)
     for length, start, stop in zip(LENGTHS, cuts[:-1], cuts[1:], strict=True):
         if start == stop:
             continue
@@ -113,3 +116,9 @@ def _rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Ite
             neighbours = source.index_select(0, place.view(-1)).view(place.shape)
             own = (chosen + nodes.start).unsqueeze(1)
             yield Rectangle(chosen, torch.where(there, neighbours, own).view(-1), place, there)
+
+
+def _entries(target: Tensor) -> int:
+    if target.device.type != "cpu":
+        return BOUNDED
+    return CACHED if torch.get_num_threads() == 1 else SHARED
