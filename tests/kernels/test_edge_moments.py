@@ -49,7 +49,6 @@ def test_pieces_do_not_change_the_sums(inputs, monkeypatch):
     h, y, edges = inputs
     whole = factored.edge_moments(h, y, edges, 2.0, second=True)
     monkeypatch.setattr(segments, "CACHED", 1)
-    monkeypatch.setattr(segments, "SHARED", 1)
     for got, wanted in zip(
         factored.edge_moments(h, y, edges, 2.0, second=True), whole, strict=True
     ):

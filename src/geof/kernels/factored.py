@@ -42,6 +42,7 @@ from geof.kernels.interface import (
     StepStatistics,
     controller_hidden,
 )
+from geof.kernels.memory import empty
 from geof.kernels.neighbourhood import EdgeTerms, Neighbourhoods, TargetEdges
 from geof.kernels.operators import stand_in
 from geof.kernels.segments import Rectangle, rectangles
@@ -306,8 +307,8 @@ def _sums(
     given = both[targets]
     count = len(given)
     weight = h.new_empty(len(source))
-    first = y.new_zeros(count, d)
-    outer = y.new_zeros(count, y.size(1), m, m) if second else y.new_empty(0)
+    first = empty(y, (count, d)).zero_()
+    outer = empty(y, (count, y.size(1), m, m)).zero_() if second else y.new_empty(0)
     for group in rectangles(source, target, range(targets.start, targets.start + count), 2 * d):
         i, shape = group.nodes, group.place.shape
         apart, message = both.index_select(0, group.neighbours).unflatten(0, shape).split(d, -1)
@@ -375,10 +376,8 @@ def _edge_moments_backward(
     pulls = grad_first.flatten(1)
     d = pulls.size(1)
     both = torch.cat([h.flatten(1), y.flatten(1)], dim=1)  # gathered, and summed, at once
-    grad_both, grad_bias = torch.zeros_like(both), torch.zeros_like(weight)
+    grad_both, grad_bias = empty(both, both.shape).zero_(), torch.zeros_like(weight)
     grad_table = y.new_zeros(0) if table is None else torch.zeros_like(table)
-    # Both factors of the outer product carry the same residual.
-    curvature = grad_second + grad_second.mT if second else None
     rate = -1 / temperature
     for group in rectangles(source, target, range(n), 2 * d):
         i, j, shape = group.nodes, group.neighbours, group.place.shape
@@ -389,14 +388,18 @@ def _edge_moments_backward(
         if table is not None:
             residual += _carried(group, row, table)
         # d loss / d weight, up to what all edges of a node share, which the softmax takes away
-        if curvature is None:
+        if not second:
             score = (residual * pull.unsqueeze(1)).sum(-1)
             torch.mul(w.unsqueeze(-1), pull.unsqueeze(1), out=residual)
         else:
             turned, across = _edges_last(residual, m), pull.unsqueeze(-1)
-            bent = torch.bmm(curvature.index_select(0, i).flatten(0, 1), turned).view(len(i), d, -1)
+            curvature = grad_second.index_select(0, i).flatten(0, 1)
+            # Both factors of the outer product carry the same residual.
+            bent = torch.bmm(curvature + curvature.mT, turned).view(len(i), d, -1)
+            turned = turned.view_as(bent)
+            score = torch.bmm(pull.unsqueeze(1), turned).squeeze(1)
+            score.add_((bent * turned).sum(1), alpha=0.5)
             bent += across
-            score = torch.add(bent, across).mul_(turned.view_as(bent)).sum(1).mul_(0.5)
             torch.mul(bent.mT, w.unsqueeze(-1), out=residual)  # d loss / d y_ij from here on
         if grad_weight is not None:
             score += group.of_edges(grad_weight)
@@ -411,7 +414,7 @@ def _edge_moments_backward(
         # So small a temperature has no reciprocal, but what is nothing stays nothing.
         apart *= 2 * (pressed * rate if math.isfinite(rate) else -pressed / temperature)[..., None]
         own = differences.sum(1).neg_()
-        if curvature is None:
+        if not second:
             own[:, d:] = 0
         else:
             own[:, d:].addcmul_(pull, w.sum(1, keepdim=True))

@@ -23,12 +23,13 @@ from torch import Tensor
 
 from geof.geometry import JitterSchedule, block_size_of
 from geof.geometry.cholesky import is_kept, refuse_non_finite, served
+from geof.kernels.memory import empty
 from geof.kernels.operators import stand_in
 
 CACHED = 4000
 """Blocks at a time on the CPU; rows of a power of two would meet in the same sets of its cache."""
 
-SHARED = 16000
+SHARED = 28000
 """Likewise for several threads: torch shares the work of an operator out from 32,768 entries on."""
 
 BOUNDED = 2**22
@@ -56,8 +57,9 @@ def _rows(stored: Tensor) -> Tensor:
 
 def _stored(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an uninitialised ``(blocks, ...)`` with the blocks last in memory."""
-    entries, blocks = like.shape[1:], len(like)
-    return like.new_empty(*entries, blocks, dtype=dtype or like.dtype).movedim(-1, 0)
+    shape = *like.shape[1:], len(like)
+    made = empty(like, shape) if dtype is None else like.new_empty(shape, dtype=dtype)
+    return made.movedim(-1, 0)
 
 
 def _stands_for(like: Tensor, entries: int = 1, dtype: torch.dtype | None = None) -> Tensor:
@@ -203,7 +205,7 @@ def _flat(*values: Tensor, entries: int = 1) -> list[Tensor]:
 def images(coords: Tensor, xi: Tensor, message: Tensor | None) -> tuple[Tensor, Tensor]:
     r"""Return :math:`L \xi` and :math:`L \phi(\xi)`, ``(n, B, m)``; empty without a message."""
     z, vectors = _flat(coords)[0], _flat(*_given(xi, message))
-    made = [torch.empty_like(vector) for vector in vectors]
+    made = [empty(vector, vector.shape) for vector in vectors]
     for piece in _pieces(z):
         frame = _lower(_lanes(z[piece]), xi.size(-1))
         for vector, out in zip(vectors, made, strict=True):
@@ -228,7 +230,7 @@ def _images_backward(
     m, z = xi.size(-1), _flat(coords)[0]
     vectors = _flat(*_given(xi, message))
     grads = _flat(grad_h, *(() if message is None else (grad_y,)))
-    made = [torch.empty_like(vector) for vector in vectors]
+    made = [empty(vector, vector.shape) for vector in vectors]
     grad_z = _stored(z)
     for piece in _pieces(z):
         frame = _lower(_lanes(z[piece]), m)
@@ -295,7 +297,7 @@ def pulled_back(
     """
     m = first.size(-1)
     (z, f), (s,) = _flat(coords, first), _flat(second, entries=2)
-    aggregate, moment, target = torch.empty_like(f), _stored(s), _stored(z)
+    aggregate, moment, target = empty(f, f.shape), _stored(s), _stored(z)
     failed = torch.empty(len(z), dtype=torch.bool, device=z.device)
     for piece in _pieces(z):
         inverse = _inverse(_lower(_lanes(z[piece]), m))
@@ -363,8 +365,8 @@ def _pulled_back_backward(
     (c,) = _flat(moment, entries=2)
     grad_c = None if grad_moment is None else _flat(grad_moment, entries=2)[0]
     keeps = kept.reshape(-1)
-    grad_z, grad_f = _stored(z), torch.empty_like(agg)
-    grad_s = c.new_empty(c.shape)  # for sums over edges, which want a block's entries together
+    grad_z, grad_f = _stored(z), empty(agg, agg.shape)
+    grad_s = empty(c, c.shape)  # for sums over edges, which want a block's entries together
     for piece in _pieces(z):
         frame = _lower(_lanes(z[piece]), m)
         inverse = _inverse(frame)
@@ -372,10 +374,10 @@ def _pulled_back_backward(
         # Blocks that kept their coordinates do not depend on the moment; most often there are none.
         keeping = own.device.type != "cpu" or bool(own.any())
         free = pull.masked_fill(own, 0) if keeping else pull
-        bent = _factor_adjoint(_lower(_lanes(reached[piece]), m), free)
+        bent = _factor_adjoint(_lower(_lanes(reached[piece]), m), 0.5 * free)
         if grad_c is not None:
-            bent += _lanes(grad_c[piece])
-        bent = 0.5 * (bent + bent.transpose(0, 1))  # only that part acts on a symmetric moment
+            bent.add_(_lanes(grad_c[piece]), alpha=0.5)
+        bent = bent + bent.transpose(0, 1)  # only that part acts on a symmetric moment
         left = _adjoint_product(inverse, bent)
         _write(grad_s[piece], _product(left, inverse, of_lower=True))
         turned = _lower_part(left, _lanes(c[piece])).sub_(left, alpha=floor).mul_(-2)

@@ -19,9 +19,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 CACHED = 2**19
 """Entries of a piece on the CPU, whose temporaries then stay in its cache."""
 
-SHARED = 2**20
-"""Likewise for several threads, which have more of it."""
-
 BOUNDED = 2**26
 """Entries of a piece elsewhere: a bound on memory, not on the time of a piece."""
 
@@ -119,6 +116,4 @@ def _rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Ite
 
 
 def _entries(target: Tensor) -> int:
-    if target.device.type != "cpu":
-        return BOUNDED
-    return CACHED if torch.get_num_threads() == 1 else SHARED
+    return CACHED if target.device.type == "cpu" else BOUNDED
