@@ -144,9 +144,9 @@ def _lower_part(left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
-def _lower_product(left: Tensor, right: Tensor) -> Tensor:
+def _lower_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """Return ``left @ right`` for a lower triangular left factor."""
-    total = left[:, 0].unsqueeze(1) * right[0]
+    total = torch.mul(left[:, 0].unsqueeze(1), right[0], out=out)
     for k in range(1, len(right)):
         total[k:].addcmul_(left[k:, k].unsqueeze(1), right[k])
     return total
@@ -303,9 +303,9 @@ def pulled_back(
         inverse = _inverse(_lower(_lanes(z[piece]), m))
         _write(aggregate[piece], _applied(inverse, _lanes(f[piece])))
         half = _lower_product(inverse, _lanes(s[piece]))  # L^{-1} S
-        matrix = _lower_product(inverse, half.transpose(0, 1))
+        matrix = _rows(moment[piece]).unflatten(0, (m, m))
+        _lower_product(inverse, half.transpose(0, 1), out=matrix)
         _diagonal(matrix).add_(floor)
-        _write(moment[piece], matrix)
         factor, failed[piece] = _factor(matrix, jitter)
         _write(target[piece], _below(factor, _diagonal(factor).log()))
     attempt = failed.long()
