@@ -16,24 +16,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from geof.kernels import triton_kernels as kernels
-from geof.kernels.triton_operators import LARGEST_EDGES, LAUNCH, WIDEST, block_tiling, edge_tiling
+from geof.kernels import triton_blocks, triton_kernels
+from geof.kernels.triton_block_operators import UNFUSED, block_tiling
+from geof.kernels.triton_operators import LARGEST_EDGES, LAUNCH, WIDEST, edge_tiling
 
 WIDTH = 64  # d, as in the benchmarks
 NUMBERS = {"float32": "fp32", "float64": "fp64"}
 POINTERS = {
     **dict.fromkeys(("pointer", "source", "out_pointer", "out_target", "out_edge"), "*i32"),
-    "active": "*u8",
+    **dict.fromkeys(("active", "kept", "inside"), "*u8"),
     "attempt": "*i64",
 }
-INTEGERS = {"d", "m", "num_edges", "groups", "count", "tries"}
+INTEGERS = {"d", "m", "num_edges", "groups", "count", "tries", "rank"}
+SWITCHES = {
+    "block_feedback_adjoint": {"WATCHED": False},
+    "block_update": {"MIXED": True, "CORRECTED": True},
+    "block_update_adjoint": {"MIXED": True, "CORRECTED": True},
+}
 
 
 def constants(name: str, m: int) -> dict[str, Any]:
     """Return the constants the operators launch a kernel with, for the full statistic."""
     if name.startswith("block"):
         size, blocks = block_tiling(m)
-        return {"SIZE": size, "BLOCKS": blocks}
+        return {"SIZE": size, "BLOCKS": blocks, **SWITCHES.get(name, {})}
     if name == "edge_scores":
         return {"EDGES": LARGEST_EDGES, "WIDTH": min(WIDTH, WIDEST), "MASKED": False}
     if name == "pull_on_exponents":
@@ -48,6 +54,7 @@ def compile_kernel(name: str, m: int, dtype: str, arch: int) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    kernels = triton_blocks if name.startswith("block") else triton_kernels
     function, chosen = getattr(kernels, name), constants(name, m)
     signature = {
         argument: "constexpr"
@@ -64,7 +71,8 @@ def compile_kernel(name: str, m: int, dtype: str, arch: int) -> Any:
         if kind.startswith("*") or argument == "d"
     }
     source = ASTSource(fn=function, signature=signature, constexprs=chosen, attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=LAUNCH)
+    options = LAUNCH | (UNFUSED if name == "block_update" else {})
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
 def resources(compiled: Any, arch: int) -> dict[str, int]:
@@ -99,6 +107,10 @@ KERNELS = (
     "pull_on_weights",
     "pull_on_exponents",
     "pull_on_states",
+    "block_feedback",
+    "block_feedback_adjoint",
+    "block_update",
+    "block_update_adjoint",
     "block_cholesky",
     "block_cholesky_adjoint",
 )

@@ -28,6 +28,7 @@ from geof.kernels import (
     backends_on,
     dispatch,
     factored,
+    lanes,
     resolve_backend,
 )
 from geof.kernels.dispatch import TritonFinding, find_triton
@@ -48,6 +49,14 @@ def ops():
     from geof.kernels import triton_operators
 
     return triton_operators
+
+
+@pytest.fixture
+def blocks():
+    """Return the operators over small matrices, likewise."""
+    from geof.kernels import triton_block_operators
+
+    return triton_block_operators
 
 
 def small_graph(random_state, *, nodes=5, static=True, hub=0) -> Neighbourhoods:
@@ -110,16 +119,21 @@ def test_the_same_bits_again(ops, random_state):
 
 
 @needs_triton
-def test_no_node_is_no_error(ops):
+def test_no_node_is_no_error(ops, blocks):
     edges = Neighbourhoods.from_edge_index(torch.zeros(2, 0, dtype=torch.long), 0).to(DEVICE)
     h, y = (torch.zeros(0, 2, 3, device=DEVICE, requires_grad=True) for _ in range(2))
     made = ops.edge_moments(h, y, edges, 1.0, second=True)
     made.second.sum().backward()
     assert made.second.shape == (0, 2, 3, 3)
     assert y.grad.shape == y.shape
-    target, attempt = ops.feedback_target(made.second, h.new_zeros(0, 2, 6), SCHEDULE)
+    coords, second = h.new_zeros(0, 2, 6).requires_grad_(), made.second.detach()
+    target, attempt = blocks.feedback_target(second, coords, SCHEDULE)
     assert target.shape == (0, 2, 6)
     assert attempt.shape == (0, 2)
+    _, _, target, _ = blocks.pulled_back(coords, y.detach(), second, 1.0, 1e-6, 10.0, 5)
+    following, _ = blocks.updated(coords, target, None, 0.5, 0.1, 2.0, -5.0, 5.0)
+    following.sum().backward()
+    assert coords.grad.shape == (0, 2, 6)
 
 
 def targets(module, matrix, present, dtype=torch.float64):
@@ -142,15 +156,15 @@ def positive_definite(random_state, *leading, m):
 @pytest.mark.parametrize(
     "m", [3, *(pytest.param(m, marks=pytest.mark.slow) for m in (1, 2, 4, 8, 16, 32))]
 )
-def test_targets_and_their_gradients(ops, random_state, m):
+def test_targets_and_their_gradients(blocks, random_state, m):
     matrix = positive_definite(random_state, 2, 2, m=m)
     present = random_state(4).normal(2, 2, m * (m + 1) // 2)
-    ours, wanted = (targets(module, matrix, present) for module in (ops, geometry))
+    ours, wanted = (targets(module, matrix, present) for module in (blocks, geometry))
     assert_same(ours, wanted, tolerance=1e-12)
 
 
 @needs_triton
-def test_every_way_through_the_jitters(ops, random_state):
+def test_every_way_through_the_jitters(blocks, random_state):
     """First attempt, a retry, a jitter relative to the block, and a block that keeps its own."""
     matrix = positive_definite(random_state, 5, m=2)
     matrix[1] = torch.diag(torch.tensor([1.0, -5e-5]))  # the schedule's third jitter
@@ -159,7 +173,7 @@ def test_every_way_through_the_jitters(ops, random_state):
     present = random_state(4).normal(5, 3)
     with warnings.catch_warnings(), counting_blocks() as counts:
         warnings.simplefilter("ignore", NumericalWarning)
-        ours = targets(ops, matrix, present)
+        ours = targets(blocks, matrix, present)
         taken = counts.take()
         wanted = targets(geometry, matrix, present)
         assert (taken.rescued, taken.kept) == (counts.rescued, counts.kept) == (1, 1)
@@ -169,16 +183,16 @@ def test_every_way_through_the_jitters(ops, random_state):
 
 @needs_triton
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, which interprets the kernels
-def test_a_block_whose_row_sum_overflows_is_factored(ops, random_state):
+def test_a_block_whose_row_sum_overflows_is_factored(blocks, random_state):
     """Only a jitter relative to that sum is out of reach then; the first needs none."""
     matrix = positive_definite(random_state, 2, m=2)
     matrix[1] = torch.tensor([[1.7e308, 1e308], [1e308, 1.7e308]], dtype=torch.float64)
     present = random_state(4).normal(2, 3)
-    found, _ = ops._cholesky(matrix.to(DEVICE), 1e-6, 10.0, 5)
+    found, _ = blocks._cholesky(matrix.to(DEVICE), 1e-6, 10.0, 5)
     assert torch.allclose(found[1].cpu(), torch.linalg.cholesky(matrix[1]), rtol=1e-12)
     ours, wanted = (
         module.feedback_target(matrix.to(DEVICE), present.to(DEVICE), SCHEDULE)
-        for module in (ops, geometry)
+        for module in (blocks, geometry)
     )
     assert ours.attempt.tolist() == wanted.attempt.tolist() == [0, 0]
 
@@ -190,11 +204,109 @@ def test_a_block_whose_row_sum_overflows_is_factored(ops, random_state):
     [((0, 0), float("inf")), ((1, 0), float("nan")), ((1, 1), -float("inf"))],
     ids=str,
 )
-def test_what_is_not_finite_is_an_error(ops, random_state, place, value):
+def test_what_is_not_finite_is_an_error(blocks, random_state, place, value):
     matrix = positive_definite(random_state, 2, m=2).to(DEVICE)
     matrix[1][place] = value
     with pytest.raises(NonFiniteError, match="1 of 2 blocks"):
-        ops.feedback_target(matrix, matrix.new_zeros(2, 3), SCHEDULE)
+        blocks.feedback_target(matrix, matrix.new_zeros(2, 3), SCHEDULE)
+
+
+def pulled(module, given, weights, dtype=torch.float64):
+    """Return feedback from moments and its gradients, on the CPU; weights for C's if it has one."""
+    device = torch.device("cpu") if module is lanes else DEVICE
+
+    def run(coords, first, second):
+        inputs = (value.to(device) for value in (coords, first, second))
+        names = "aggregate", "moment", "target", "attempt"
+        made = dict(zip(names, module.pulled_back(*inputs, 0.5, 1e-6, 10.0, 5), strict=True))
+        kept = {name: value.cpu() for name, value in made.items()}
+        return kept if weights else {name: kept[name] for name in ("aggregate", "target")}
+
+    return outcome(run, given, dtype=dtype)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("m", "watched"),
+    [(3, True), *(pytest.param(m, False, marks=pytest.mark.slow) for m in (1, 2, 4, 8, 16))],
+)
+def test_feedback_from_moments_and_its_gradients(blocks, random_state, m, watched):
+    draw, t = random_state(6), m * (m + 1) // 2
+    given = {"coords": 0.3 * draw.normal(3, 2, t), "first": draw.normal(3, 2, m)}
+    given["second"] = positive_definite(random_state, 3, 2, m=m)
+    ours, wanted = (pulled(module, given, watched) for module in (blocks, lanes))
+    assert_same(ours, wanted, tolerance=1e-11)
+
+
+@needs_triton
+def test_a_block_that_keeps_its_coordinates_hands_its_gradient_on(blocks, random_state):
+    """And one served by a later jitter goes the usual way."""
+    draw = random_state(6)
+    given = {"coords": 0.3 * draw.normal(3, 1, 3), "first": draw.normal(3, 1, 2)}
+    given["second"] = positive_definite(random_state, 3, 1, m=2)
+    given["second"][1] = -1e3 * torch.eye(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericalWarning)
+        ours, wanted = (pulled(module, given, True) for module in (blocks, lanes))
+    assert ours["attempt"].flatten().tolist() == wanted["attempt"].flatten().tolist() == [0, 10, 0]
+    assert torch.equal(ours["target"][1], given["coords"][1])
+    assert_same(ours, wanted, tolerance=1e-11)
+
+
+@needs_triton
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, which interprets the kernels
+def test_feedback_that_is_not_finite_is_an_error(blocks, random_state):
+    second = positive_definite(random_state, 2, m=2).to(DEVICE)
+    second[1, 0, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match="1 of 2 blocks"):
+        blocks.pulled_back(
+            second.new_zeros(2, 3), second.new_zeros(2, 2), second, 0.1, 1e-6, 10.0, 5
+        )
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("m", "rank", "mixed"),
+    [
+        (3, 2, True),
+        (2, 0, True),
+        pytest.param(4, 3, False, marks=pytest.mark.slow),
+        pytest.param(8, 4, True, marks=pytest.mark.slow),
+        pytest.param(1, 2, True, marks=pytest.mark.slow),
+    ],
+)
+def test_updates_and_their_gradients(blocks, random_state, m, rank, mixed):
+    """Some coordinates end at the bounds of the box, where no gradient passes."""
+    draw, t = random_state(7), m * (m + 1) // 2
+    given = {"coords": draw.normal(3, 2, t)}
+    given |= {"target": draw.normal(3, 2, t)} if mixed else {}
+    given |= {"output": 2 * draw.normal(3, 2, (2 * rank + 1) * m)} if rank else {}
+
+    def made(module):
+        device = torch.device("cpu") if module is lanes else DEVICE
+
+        def run(coords, target=None, output=None):
+            inputs = (v if v is None else v.to(device) for v in (coords, target, output))
+            following, inside = module.updated(*inputs, 0.3, 0.5, 0.8, -0.6, 0.7)
+            return {"following": following.cpu(), "inside": inside.cpu().long()}
+
+        return outcome(run, given)
+
+    ours, wanted = made(blocks), made(lanes)
+    assert not ours["inside"].bool().all()
+    assert_same(ours, wanted, tolerance=1e-12)
+
+
+@needs_triton
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, which interprets the kernels
+def test_an_overflow_of_the_correction_is_not_clipped(blocks):
+    """Products of both signs beyond the largest number are a NaN together, as to the others."""
+    output = torch.tensor([0.0, 0.0, 1e200, -1e200, 1e200, 1e200, 0.0, 0.0, 0.0, 0.0])
+    coords, output = torch.zeros(1, 1, 3), output.view(1, 1, 10)
+    coords, output = (value.double().to(DEVICE) for value in (coords, output))
+    following, inside = blocks.updated(coords, None, output, 0.5, 0.1, 2.0, -5.0, 5.0)
+    assert following[0, 0, 0].isnan()
+    assert not inside[0, 0, 0]
 
 
 @needs_triton
@@ -237,7 +349,7 @@ def test_edges_that_carry_something_go_to_torch(random_state, monkeypatch):
 
 @needs_triton
 @pytest.mark.slow
-def test_operators_are_registered_soundly(ops, random_state):
+def test_operators_are_registered_soundly(ops, blocks, random_state):
     edges, given = small_graph(random_state, nodes=3), states(random_state, 3, 1, 2)
     plan = [part.to(DEVICE) for part in ops.transposed_plan(edges)]
     h, y = (value.to(DEVICE).requires_grad_() for value in given.values())
@@ -249,8 +361,20 @@ def test_operators_are_registered_soundly(ops, random_state):
         test_utils=checks,
     )
     matrix = positive_definite(random_state, 2, m=2).to(DEVICE).requires_grad_()
+    schedule = 1e-6, 10.0, 5
     torch.library.opcheck(
-        torch.ops.geof.triton_cholesky.default, (matrix, 1e-6, 10.0, 5), test_utils=checks
+        torch.ops.geof.triton_cholesky.default, (matrix, *schedule), test_utils=checks
+    )
+    coords, first = (matrix.new_zeros(2, size).requires_grad_() for size in (3, 2))
+    torch.library.opcheck(
+        torch.ops.geof.triton_pulled_back.default,
+        (coords, first, matrix, 0.1, *schedule),
+        test_utils=checks,
+    )
+    torch.library.opcheck(
+        torch.ops.geof.triton_updated.default,
+        (coords, None, matrix.new_ones(2, 6).requires_grad_(), 0.5, 0.1, 2.0, -5.0, 5.0),
+        test_utils=checks,
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -52,7 +52,7 @@ def factored_statistics(
     xi: Tensor, message: Tensor, coords: Tensor, edges: Neighbourhoods, spec: StepSpec
 ) -> StepStatistics:
     """Return Eqs. (4) to (10) in factored form; shapes as in :mod:`geof.kernels.interface`."""
-    return statistics_by(edge_moments, feedback_target, xi, message, coords, edges, spec)
+    return statistics_by(_operators(), xi, message, coords, edges, spec)
 
 
 class _Moments(Protocol):
@@ -63,28 +63,42 @@ class _Moments(Protocol):
     ) -> EdgeMoments: ...
 
 
-_Targets: TypeAlias = Callable[[Tensor, Tensor, JitterSchedule], FeedbackTarget]
-"""What :func:`geof.geometry.feedback_target` computes."""
+class Operators(NamedTuple):
+    """Who does the work of a step's statistics.
+
+    Attributes:
+        moments: What :func:`edge_moments` computes.
+        pulled_back: What :func:`geof.kernels.lanes.pulled_back` computes, for the full statistic
+            in frames.
+        target: What :func:`geof.geometry.feedback_target` computes, for the others.
+    """
+
+    moments: _Moments
+    pulled_back: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+    target: Callable[[Tensor, Tensor, JitterSchedule], FeedbackTarget]
+
+
+def _operators() -> Operators:
+    return Operators(edge_moments, lanes.pulled_back, feedback_target)
 
 
 def statistics_by(
-    moments_of: _Moments,
-    target_of: _Targets,
+    operators: Operators,
     xi: Tensor,
     message: Tensor,
     coords: Tensor,
     edges: Neighbourhoods,
     spec: StepSpec,
 ) -> StepStatistics:
-    """Return the same by other implementations of the sums over edges and of the target.
+    """Return the same by other implementations of its parts.
 
     Half precision is computed in single precision: torch has no triangular solve for it.
     """
     given = xi.dtype
     xi, message, coords = _working(xi, message, coords)
     h, y = _images(coords, xi, message, spec)
-    moments = moments_of(h, y, edges, spec.temperature, second=_needs_second(spec))
-    return _pulled_back(message, coords, moments, spec, given, target_of)
+    moments = operators.moments(h, y, edges, spec.temperature, second=_needs_second(spec))
+    return _pulled_back(message, coords, moments, spec, given, operators)
 
 
 def factored_images(
@@ -119,7 +133,7 @@ def factored_targets(
             targets=edges.nodes,
         )
     )
-    statistics = _pulled_back(own, z, moments, spec, given)
+    statistics = _pulled_back(own, z, moments, spec, given, _operators())
     if evolution is None:
         return statistics.aggregate, coords
     return statistics.aggregate, factored_update(xi, coords, statistics, evolution)
@@ -129,13 +143,24 @@ def factored_update(
     xi: Tensor, coords: Tensor, statistics: StepStatistics, evolution: Evolution
 ) -> Tensor:
     """Return the next coordinates, Eqs. (11) and (12)."""
+    return update_by(lanes.updated, _controller_output, xi, coords, statistics, evolution)
+
+
+def update_by(
+    updated: Callable[..., tuple[Tensor, Tensor]],
+    output_of: Callable[[Tensor, Tensor, Controller], Tensor],
+    xi: Tensor,
+    coords: Tensor,
+    statistics: StepStatistics,
+    evolution: Evolution,
+) -> Tensor:
+    """Return the same by another :func:`geof.kernels.lanes.updated` and controller."""
     output = None
     if evolution.controller is not None:
-        output = _controller_output(xi, statistics.aggregate, evolution.controller)
+        output = output_of(xi, statistics.aggregate, evolution.controller)
     strengths = evolution.target_mix, evolution.correction_strength
     bounds = evolution.box.offdiagonal_bound, *evolution.box.log_scale_bounds
-    following: Tensor = lanes.updated(coords, statistics.target, output, *strengths, *bounds)[0]
-    return following
+    return updated(coords, statistics.target, output, *strengths, *bounds)[0]
 
 
 def _controller_output(xi: Tensor, aggregate: Tensor, controller: Controller) -> Tensor:
@@ -173,14 +198,13 @@ def _pulled_back(
     moments: EdgeMoments,
     spec: StepSpec,
     given: torch.dtype,
-    target_of: _Targets = feedback_target,
+    operators: Operators,
 ) -> StepStatistics:
     """Return the statistics that moments in environment coordinates amount to."""
-    written_out = target_of is feedback_target and spec.frame_transport
-    if written_out and spec.statistic == "full":
+    if spec.frame_transport and spec.statistic == "full":
         schedule = spec.schedule
         scalars = spec.spectral_floor, schedule.initial, schedule.growth, schedule.retries
-        made = lanes.pulled_back(coords, moments.first, moments.second, *scalars)
+        made = operators.pulled_back(coords, moments.first, moments.second, *scalars)
         aggregate, moment, target, attempt = made
         aggregate, target = aggregate.to(given), target.to(given)
         return StepStatistics(moments.weight, aggregate, moment, target, attempt)
@@ -192,7 +216,7 @@ def _pulled_back(
     moment = moment + spec.spectral_floor * torch.eye(
         moment.size(-1), dtype=moment.dtype, device=moment.device
     )
-    target, attempt = target_of(moment, coords, spec.schedule)
+    target, attempt = operators.target(moment, coords, spec.schedule)
     return StepStatistics(moments.weight, aggregate.to(given), moment, target.to(given), attempt)
 
 

@@ -15,7 +15,7 @@ the algebra. Three operators are made of it:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -430,30 +430,51 @@ def _(
 
 
 def _save_pulled_back(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    coords, _, _, ctx.floor, jitter, growth, retries = inputs
-    aggregate, moment, target, attempt = output
+    """Keep what the backward pass takes."""
+    _save_feedback(ctx, inputs, output, output[1])
+    ctx.scalars = (inputs[3],)
+
+
+def save_with_second(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keep the sums' second moment in the place of C, from which the floor cancels digits."""
+    _save_feedback(ctx, inputs, output, inputs[2])
+    ctx.scalars = ()
+
+
+def _save_feedback(
+    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...], moment: Tensor
+) -> None:
+    coords, _, _, _, jitter, growth, retries = inputs
+    aggregate, _, target, attempt = output
     ctx.mark_non_differentiable(attempt)
     ctx.set_materialize_grads(False)  # the moment, the largest, is looked at and has none
     kept = is_kept(attempt, JitterSchedule(jitter, growth, retries))
     ctx.save_for_backward(coords, aggregate, moment, target, kept)
 
 
-def _pulled_back_gradient(
-    ctx: Any,
-    grad_aggregate: Tensor | None,
-    grad_moment: Tensor | None,
-    grad_target: Tensor | None,
-    _: Tensor | None,
-) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors
-    _, aggregate, _, target, _ = saved
-    pull = torch.zeros_like(aggregate) if grad_aggregate is None else grad_aggregate
-    bend = torch.zeros_like(target) if grad_target is None else grad_target
-    made = _pulled_back_backward(pull, grad_moment, bend, *saved, ctx.floor)
-    return *made, None, None, None, None
+def pulled_back_gradient(backward: Callable[..., Any]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return what autograd calls, with the operator that does the work."""
+
+    def gradient(
+        ctx: Any,
+        grad_aggregate: Tensor | None,
+        grad_moment: Tensor | None,
+        grad_target: Tensor | None,
+        _: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        _, aggregate, _, target, _ = saved
+        pull = torch.zeros_like(aggregate) if grad_aggregate is None else grad_aggregate
+        bend = torch.zeros_like(target) if grad_target is None else grad_target
+        made = backward(pull, grad_moment, bend, *saved, *ctx.scalars)
+        return *made, None, None, None, None
+
+    return gradient
 
 
-pulled_back.register_autograd(_pulled_back_gradient, setup_context=_save_pulled_back)
+pulled_back.register_autograd(
+    pulled_back_gradient(_pulled_back_backward), setup_context=_save_pulled_back
+)
 
 
 # Update -----------------------------------------------------------------------------------------
@@ -590,18 +611,24 @@ def _(
     return _stands_for(grad), on_target, on_said
 
 
-def _updated_gradient(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    inside, output = ctx.saved_tensors
-    on_coords, on_target, on_output = _updated_backward(grad, inside, output, *ctx.scalars)
-    on_target = on_target if ctx.scalars[0] else None
-    return on_coords, on_target, None if output is None else on_output, *(None,) * 5
-
-
-def _save_updated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def save_updated(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Keep what the backward pass of :func:`updated`, or of another one, takes."""
     _, target, said, target_mix, correction_strength, *_ = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.scalars = target is not None, target_mix, correction_strength
     ctx.save_for_backward(output[1], said)
 
 
-updated.register_autograd(_updated_gradient, setup_context=_save_updated)
+def updated_gradient(backward: Callable[..., Any]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return what autograd calls, with the operator that does the work."""
+
+    def gradient(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        inside, output = ctx.saved_tensors
+        on_coords, on_target, on_output = backward(grad, inside, output, *ctx.scalars)
+        on_target = on_target if ctx.scalars[0] else None
+        return on_coords, on_target, None if output is None else on_output, *(None,) * 5
+
+    return gradient
+
+
+updated.register_autograd(updated_gradient(_updated_backward), setup_context=save_updated)

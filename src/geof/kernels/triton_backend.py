@@ -1,7 +1,7 @@
-"""The factored step with its sums over edges and its block factors as Triton kernels, for GPUs.
+"""The factored step with its sums over edges, feedback and update as Triton kernels, for GPUs.
 
-Frames, solves, controller and update are torch's operators. What the kernels do not serve, edges
-that carry weights or attributes, goes to :mod:`geof.kernels.factored`.
+The frames' images and the controller's two products are torch's. What the kernels do not serve,
+edges that carry weights or attributes, goes to :mod:`geof.kernels.factored`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,25 @@ from torch import Tensor
 
 from geof.errors import ConfigError, DtypeError
 from geof.kernels.factored import (
+    Operators,
     factored_environment,
     factored_statistics,
-    factored_update,
     statistics_by,
+    update_by,
 )
-from geof.kernels.interface import Backend, Request, StepSpec, StepStatistics, Support
+from geof.kernels.interface import (
+    Backend,
+    Evolution,
+    Request,
+    StepSpec,
+    StepStatistics,
+    Support,
+    controller_output,
+)
 from geof.kernels.neighbourhood import Neighbourhoods
+from geof.kernels.triton_block_operators import feedback_target, pulled_back, updated
 from geof.kernels.triton_kernels import INTERPRETED
-from geof.kernels.triton_operators import edge_moments, feedback_target
+from geof.kernels.triton_operators import edge_moments
 
 LARGEST_BLOCK = 32
 OLDEST = 8, 0  # the compute capability the kernels are compiled for in the tests
@@ -31,7 +41,15 @@ def triton_statistics(
     """Return Eqs. (4) to (10) in factored form; shapes as in :mod:`geof.kernels.interface`."""
     if edges.terms is not None:
         return factored_statistics(xi, message, coords, edges, spec)
-    return statistics_by(edge_moments, feedback_target, xi, message, coords, edges, spec)
+    operators = Operators(edge_moments, pulled_back, feedback_target)
+    return statistics_by(operators, xi, message, coords, edges, spec)
+
+
+def triton_update(
+    xi: Tensor, coords: Tensor, statistics: StepStatistics, evolution: Evolution
+) -> Tensor:
+    """Return the next coordinates, Eqs. (11) and (12)."""
+    return update_by(updated, controller_output, xi, coords, statistics, evolution)
 
 
 def _supported(request: Request) -> Support:
@@ -59,5 +77,5 @@ def _served_there(device: torch.device) -> Support:
 
 
 TRITON = Backend(
-    "triton", triton_statistics, factored_environment, _supported, update=factored_update
+    "triton", triton_statistics, factored_environment, _supported, update=triton_update
 )

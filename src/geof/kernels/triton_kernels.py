@@ -1,13 +1,10 @@
-r"""The step's kernels in Triton: sums over edges, and Cholesky factors of small blocks.
+r"""The step's sums over edges in Triton; its blocks: :mod:`geof.kernels.triton_blocks`.
 
 A node's state is one row of ``d`` numbers; row entry ``q`` belongs to block ``q // m``. A program
 of the edge kernels owns one node and ``ROWS`` entries of it, walks that node's edges ``EDGES`` at
 a time and is the only one to write its results: no atomics, so the same bits in every run. Second
 moments and their gradients are ``(n, d, m)``: entry ``(i, q, s)`` pairs ``q`` with coordinate
 ``s`` of its own block.
-
-A program of the block kernels holds ``BLOCKS`` matrices of ``SIZE x SIZE``, ``SIZE`` the power of
-two above ``m``; what is beyond ``m`` is the identity.
 
 Scalars come as tensors: Triton rounds a Python float to single precision.
 """
@@ -286,111 +283,6 @@ def pull_on_states(
     if SECOND:
         gathered += tl.load(grad_y + k * d + q, mask=inside, other=0)
     tl.store(grad_y + k * d + q, gathered, mask=inside)
-
-
-@triton.jit
-def block_cholesky(
-    matrix,
-    jitters,
-    relative_jitters,
-    factor,
-    attempt,
-    count,
-    m,
-    tries,
-    SIZE: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
-    """Write the factor at the first jitter that serves, Eqs. (51) to (53), and which that is.
-
-    ``jitters`` and ``relative_jitters`` have ``tries`` entries: what is added to the diagonal, and
-    parts of the block's largest row sum to add as well. Where none serves the factor is the
-    identity and the attempt ``tries``.
-    """
-    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    r, s = tl.arange(0, SIZE)[None, :, None], tl.arange(0, SIZE)[None, None, :]
-    row = tl.arange(0, SIZE)[None, :]
-    there = (block < count)[:, None, None] & (r < m) & (s < m)
-    place = (block[:, None, None] * m + r) * m + s
-    given = tl.load(matrix + place, mask=there & (r >= s), other=0)
-    # What is beyond m, or beyond the last block, is the identity.
-    given = tl.where((r == s) & (there == 0), 1, given)
-    below = tl.where((r > s) & there, tl.abs(given), 0)
-    largest = tl.sum(tl.where((r >= s) & there, tl.abs(given), 0), axis=2) + tl.sum(below, axis=1)
-    scale = tl.max(largest, axis=1)
-    made = tl.where((r == s) & (block >= 0)[:, None, None], 1, 0).to(given.dtype)
-    number = tl.full((BLOCKS,), 0, tl.int32)
-    pending = (block < count).to(tl.int32)
-    t = 0
-    while (t < tries) & (tl.sum(pending, axis=0) > 0):
-        relative = tl.load(relative_jitters + t)
-        # No part of a sum that overflows: 0 times it would be no number.
-        jitter = tl.load(jitters + t) + tl.where(relative > 0, relative * scale, 0)
-        # Every pivot is at least the jitter before rounding: what is far below is rounding alone.
-        least = tl.where(relative > 0, 0.5 * jitter, 0)
-        rest = given + tl.where((r == s) & there, jitter[:, None, None], 0)
-        lower = tl.full((BLOCKS, SIZE, SIZE), 0, given.dtype)
-        sound = pending
-        for k in range(SIZE):
-            column = tl.sum(tl.where(s == k, rest, 0), axis=2)
-            pivot = tl.sum(tl.where(row == k, column, 0), axis=1)
-            positive = (pivot > 0) & (pivot < float("inf")) & (pivot >= least)
-            sound = tl.where(positive, sound, 0)
-            column = tl.where(row >= k, column / tl.sqrt(tl.where(positive, pivot, 1))[:, None], 0)
-            lower = tl.where(s == k, column[:, :, None], lower)
-            rest -= column[:, :, None] * column[:, None, :]
-        made = tl.where((sound > 0)[:, None, None], lower, made)
-        number = tl.where(sound > 0, t, number)
-        pending = tl.where(sound > 0, 0, pending)
-        t += 1
-    number = tl.where(pending > 0, tries, number)
-    tl.store(factor + place, made, mask=there)
-    tl.store(attempt + block, number.to(tl.int64), mask=block < count)
-
-
-@triton.jit
-def block_cholesky_adjoint(
-    factor,
-    grad_factor,
-    grad_matrix,
-    count,
-    m,
-    SIZE: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
-    r"""Write :math:`\operatorname{sym}(R^{-\top} \Phi(R^\top \bar R) R^{-1})`, Eq. (38) transposed.
-
-    :math:`\Phi` keeps the strictly lower part and halves the diagonal.
-    """
-    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    r, s = tl.arange(0, SIZE)[None, :, None], tl.arange(0, SIZE)[None, None, :]
-    column = tl.arange(0, SIZE)[None, :]
-    there = (block < count)[:, None, None] & (r < m) & (s < m)
-    place = (block[:, None, None] * m + r) * m + s
-    root = tl.load(factor + place, mask=there & (r >= s), other=0)
-    root = tl.where((r == s) & (there == 0), 1, root)
-    given = tl.load(grad_factor + place, mask=there & (r >= s), other=0)
-    inner = tl.full((BLOCKS, SIZE, SIZE), 0, root.dtype)
-    for k in range(SIZE):
-        of_root = tl.sum(tl.where(r == k, root, 0), axis=1)
-        of_given = tl.sum(tl.where(r == k, given, 0), axis=1)
-        inner += of_root[:, :, None] * of_given[:, None, :]
-    inner = tl.where(r > s, inner, tl.where(r == s, 0.5 * inner, 0))
-    for step in range(SIZE):  # R^T X = inner, from the last row upwards
-        k = SIZE - 1 - step
-        of_root = tl.sum(tl.where(r == k, root, 0), axis=1)
-        pivot = tl.sum(tl.where(column == k, of_root, 0), axis=1)
-        solved = tl.sum(tl.where(r == k, inner, 0), axis=1) / pivot[:, None]
-        rest = inner - tl.where(column < k, of_root, 0)[:, :, None] * solved[:, None, :]
-        inner = tl.where(r == k, solved[:, None, :], rest)
-    for step in range(SIZE):  # Y R = X, from the last column to the left
-        k = SIZE - 1 - step
-        of_root = tl.sum(tl.where(r == k, root, 0), axis=1)
-        pivot = tl.sum(tl.where(column == k, of_root, 0), axis=1)
-        solved = tl.sum(tl.where(s == k, inner, 0), axis=2) / pivot[:, None]
-        rest = inner - solved[:, :, None] * tl.where(column < k, of_root, 0)[:, None, :]
-        inner = tl.where(s == k, solved[:, :, None], rest)
-    tl.store(grad_matrix + place, 0.5 * (inner + tl.trans(inner, (0, 2, 1))), mask=there)
 
 
 INTERPRETED = not isinstance(edge_scores, getattr(triton, "JITFunction", object))

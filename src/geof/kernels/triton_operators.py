@@ -1,4 +1,4 @@
-r"""Operators over the Triton kernels, with their backward passes.
+r"""Sums over edges by the Triton kernels, with their backward passes.
 
 Each is one ``torch.library`` operator, so ``torch.compile`` and ``torch.export`` see a single
 node. The backward pass over sources walks the edges in the order of their sources, which the plan
@@ -15,14 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from geof.geometry import JitterSchedule, coordinates_from_frame
-from geof.geometry.cholesky import (
-    RELATIVE_JITTERS,
-    FeedbackTarget,
-    is_kept,
-    is_rescued,
-    report_attempts,
-)
 from geof.kernels import triton_kernels as kernels
 from geof.kernels.factored import EdgeMoments
 from geof.kernels.neighbourhood import Neighbourhoods
@@ -104,20 +96,14 @@ def edge_tiling(d: int, m: int, *, second: bool) -> Tiling:
     return Tiling(max(1, min(edges, LARGEST_EDGES)), rows, cols, -(-d // rows))
 
 
-def block_tiling(m: int) -> tuple[int, int]:
-    """Return the padded size of a block and how many a program takes."""
-    size = power_of_two(m)
-    return size, max(1, min(LARGEST_TILE // 2 // (size * size), 64))
-
-
 @lru_cache(maxsize=64)
-def _on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return scalars for a kernel; copied once, since a copy waits for the device."""
     with torch.inference_mode(False):
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
-def _at(tensor: Tensor) -> AbstractContextManager[Any]:
+def launching_at(tensor: Tensor) -> AbstractContextManager[Any]:
     """Return a context that launches on the tensor's device."""
     return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()
 
@@ -148,8 +134,8 @@ def _edge_moments(
         return weight, first, outer
     tiles = edge_tiling(d, m, second=second)
     score, normaliser = torch.empty_like(weight), h.new_empty(n)
-    tau = _on_device((temperature,), h.dtype, h.device)
-    with _at(h):
+    tau = on_device((temperature,), h.dtype, h.device)
+    with launching_at(h):
         kernels.edge_scores[(n,)](
             h,
             pointer,
@@ -227,7 +213,7 @@ def _edge_moments_backward(
     tiles = edge_tiling(d, m, second=second)
     share, grad_exponent = h.new_empty(tiles.groups, num_edges), torch.empty_like(weight)
     tile = {"EDGES": tiles.edges, "ROWS": tiles.rows, "COLS": tiles.cols, "SECOND": second}
-    with _at(h):
+    with launching_at(h):
         kernels.pull_on_weights[(n, tiles.groups)](
             y,
             pointer,
@@ -266,7 +252,7 @@ def _edge_moments_backward(
             grad_exponent,
             grad_first,
             curvature,
-            _on_device((temperature,), h.dtype, h.device),
+            on_device((temperature,), h.dtype, h.device),
             grad_h,
             grad_y,
             d,
@@ -317,106 +303,3 @@ def _moments_gradient(
 
 
 _edge_moments.register_autograd(_moments_gradient, setup_context=_save_moments)
-
-
-def feedback_target(moment: Tensor, present: Tensor, schedule: JitterSchedule) -> FeedbackTarget:
-    """Do what :func:`geof.geometry.feedback_target` does.
-
-    Raises:
-        NonFiniteError: If a block has a NaN or an infinity.
-    """
-    factor, attempt = _cholesky(moment, schedule.initial, schedule.growth, schedule.retries)
-    kept = is_kept(attempt, schedule).unsqueeze(-1)
-    return FeedbackTarget(torch.where(kept, present, coordinates_from_frame(factor)), attempt)
-
-
-@torch.library.custom_op("geof::triton_cholesky", mutates_args=())
-def _cholesky(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tensor, Tensor]:
-    matrix = matrix.contiguous()
-    factor, attempt = _empty_factor(matrix)
-    if not attempt.numel():
-        return factor, attempt
-    schedule = JitterSchedule(jitter, growth, retries)
-    fixed = [jitter * growth**t for t in range(retries + 1)]
-    jitters = (*fixed, *(schedule.largest for _ in RELATIVE_JITTERS))
-    relative = (*(0.0 for _ in fixed), *RELATIVE_JITTERS)
-    size, per_program = block_tiling(matrix.size(-1))
-    with _at(matrix):
-        kernels.block_cholesky[(-(-attempt.numel() // per_program),)](
-            matrix,
-            _on_device(jitters, matrix.dtype, matrix.device),
-            _on_device(relative, matrix.dtype, matrix.device),
-            factor,
-            attempt,
-            attempt.numel(),
-            matrix.size(-1),
-            len(jitters),
-            SIZE=size,
-            BLOCKS=per_program,
-            **LAUNCH,
-        )
-    most = int(attempt.max())
-    if most > 0:
-        _report(matrix, attempt, schedule, most)
-    return factor, attempt
-
-
-def _report(matrix: Tensor, attempt: Tensor, schedule: JitterSchedule, most: int) -> None:
-    """Raise for blocks that are not finite, count and warn about the others."""
-    failed = attempt > 0
-    finite = matrix.tril().isfinite().all(-1).all(-1)
-    report_attempts(
-        attempt.numel(),
-        schedule,
-        non_finite=int((failed & ~finite).sum()),
-        retried=int(failed.sum()),
-        most_retries=most,
-        rescued=int(is_rescued(attempt, schedule).sum()),
-        kept=int(is_kept(attempt, schedule).sum()),
-    )
-
-
-def _empty_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    return matrix.new_empty(matrix.shape), matrix.new_empty(matrix.shape[:-2], dtype=torch.long)
-
-
-@_cholesky.register_fake
-@stand_in
-def _(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tensor, Tensor]:
-    return _empty_factor(matrix)
-
-
-@torch.library.custom_op("geof::triton_cholesky_adjoint", mutates_args=())
-def _cholesky_adjoint(factor: Tensor, grad: Tensor) -> Tensor:
-    factor, grad = factor.contiguous(), grad.contiguous()
-    made = torch.empty_like(factor)
-    m = factor.size(-1)
-    count = factor.numel() // (m * m)
-    if not count:
-        return made
-    size, per_program = block_tiling(m)
-    with _at(factor):
-        kernels.block_cholesky_adjoint[(-(-count // per_program),)](
-            factor, grad, made, count, m, SIZE=size, BLOCKS=per_program, **LAUNCH
-        )
-    return made
-
-
-@_cholesky_adjoint.register_fake
-@stand_in
-def _(factor: Tensor, grad: Tensor) -> Tensor:
-    return factor.new_empty(factor.shape)
-
-
-def _save_factor(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    factor, attempt = output
-    ctx.mark_non_differentiable(attempt)
-    ctx.save_for_backward(factor)
-
-
-def _factor_gradient(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    (factor,) = ctx.saved_tensors
-    return _cholesky_adjoint(factor, grad), None, None, None
-
-
-_cholesky.register_autograd(_factor_gradient, setup_context=_save_factor)
