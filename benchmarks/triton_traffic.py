@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WORD = 4
-# Passes over an (n, d, m) array by torch's operators, counted in the source: frames from
-# coordinates 5, products with them 2, solves 8, floor 3, coordinates of the factor 4, update 6;
-# the backward pass takes about two for each.
-FORWARD_PASSES = 28
-BACKWARD_PASSES = 2 * FORWARD_PASSES
+# Passes over an (n, d, m) array by torch's operators, counted in the source. Forward: coordinates
+# turned over 1, frames 1, products with them 2, the controller's output 2. Backward: frames again 2,
+# products 2, outer products 3, coordinates 1, the symmetric curvature 3, the controller 4.
+FORWARD_PASSES = 6
+BACKWARD_PASSES = 15
+RANK = 4
 BANDWIDTH = {"A100 40 GB": 1.55e12, "A100 80 GB": 2.0e12, "H100": 3.35e12}  # bytes per second
 
 
@@ -47,12 +48,16 @@ class Traffic:
 def kernels(w: Workload) -> list[Traffic]:
     """Return the traffic of a step's kernels, forward ones first."""
     n, E, d = w.nodes, w.edges, w.d
-    moment, groups = d * w.m, -(-d // 64)
+    moment, groups, blocks = d * w.m, -(-d // 64), d // w.m
+    coords, output = d * (w.m + 1) // 2, (2 * RANK + 1) * d
+    flags = coords // 4  # a byte each
     return [
         Traffic("edge_scores", n * (2 + d) + 2 * E, E * d, n * d),
         Traffic("weighted_moments", n * (2 + 2 * d + moment) + 3 * E, E * d, n * d),
-        Traffic("block_cholesky", n * (2 * moment + 2 * d // w.m)),
-        Traffic("block_cholesky_adjoint", 3 * n * moment),
+        Traffic("block_feedback", n * (2 * coords + 2 * d + 2 * moment + 2 * blocks)),
+        Traffic("block_update", n * (3 * coords + output + flags)),
+        Traffic("block_update_adjoint", n * (3 * coords + 2 * output + flags)),
+        Traffic("block_feedback_adjoint", n * (4 * coords + 3 * d + 2 * moment + blocks // 4)),
         Traffic("pull_on_weights", n * (1 + 3 * d + moment) + (2 + groups) * E, E * d, n * d),
         Traffic("pull_on_exponents", n + (5 + 2 * groups) * E),
         Traffic(
