@@ -96,8 +96,8 @@ def _following(host: str, task: TaskKind, dataset: str) -> dict[str, tuple[str, 
     common = load_preset(host, PRESET, task, None)  # of all datasets
     geof = load_preset("geof", "tuned", task, dataset)
     own: dict[str, Any] = {key: value for key, value in geof.items() if not isinstance(value, dict)}
-    for name in common["options"].keys() - set(_WIDTHS):
-        if _NAMES.get(name, name) in geof["options"]:
+    for name in common["options"]:  # in its order: the same file every time
+        if name not in _WIDTHS and _NAMES.get(name, name) in geof["options"]:
             own[f"options.{name}"] = geof["options"][_NAMES.get(name, name)]
     own |= {f"readout.{name}": value for name, value in geof.get("readout", {}).items()}
     found = {
