@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 WORD = 4
 # Passes over an (n, d, m) array by torch's operators, counted in the source. Forward: coordinates
-# turned over 1, frames 1, products with them 2, the controller's output 2. Backward: frames again 2,
-# products 2, outer products 3, coordinates 1, the symmetric curvature 3, the controller 4.
+# turned over 1, frames 1, products with them 2, the controller's output 2. Backward: frames again
+# 2, products 2, outer products 3, coordinates 1, the symmetric curvature 3, the controller 4.
 FORWARD_PASSES = 6
 BACKWARD_PASSES = 15
 RANK = 4
