@@ -15,9 +15,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from geof import geometry
-from geof.errors import ConfigError, DtypeError, NonFiniteError, NumericalWarning
+from geof.errors import (
+    ConfigError,
+    DeviceError,
+    DtypeError,
+    NonFiniteError,
+    NumericalWarning,
+    ShapeError,
+)
 from geof.geometry import JitterSchedule, counting_blocks
 from geof.kernels import (
     BACKENDS,
@@ -376,6 +384,43 @@ def test_operators_are_registered_soundly(ops, blocks, random_state):
         (coords, None, matrix.new_ones(2, 6).requires_grad_(), 0.5, 0.1, 2.0, -5.0, 5.0),
         test_utils=checks,
     )
+
+
+def _wrong(value):
+    """Yield a tensor as it must not be: its numbers, its shape, its device."""
+    yield value.to(torch.float16 if value.is_floating_point() else torch.int16)
+    yield value[..., :-1]
+    yield value.unsqueeze(-1)
+    yield value.to("meta")
+
+
+@needs_triton
+def test_operators_refuse_tensors_that_do_not_fit(ops, blocks, random_state):
+    """Kernels get addresses alone: what does not fit would be read beyond its end."""
+    edges, given = small_graph(random_state, nodes=3), states(random_state, 3, 2, 2)
+    h, y = given.values()
+    plan, weight = list(ops.transposed_plan(edges)), torch.zeros(len(edges.source)).double()
+    second, coords = positive_definite(random_state, 3, 2, m=2), h.new_zeros(3, 2, 3)
+    output, flags = h.new_zeros(3, 2, 6), torch.zeros(3, 2, 3, dtype=torch.bool)
+    calls = [
+        (ops._edge_moments, (h, y, plan, edges.active, 1.0, True)),
+        (ops._edge_moments_backward, (weight, y, second, h, y, weight, plan, 1.0, True)),
+        (blocks._cholesky_adjoint, (second, second)),
+        (blocks.pulled_back, (coords, h, second, 0.1, 1e-6, 10.0, 5)),
+        (
+            blocks._pulled_back_backward,
+            (h, second, coords, coords, h, second, coords, flags[..., 0]),
+        ),
+        (blocks.updated, (coords, coords, output, 0.5, 0.1, 2.0, -5.0, 5.0)),
+        (blocks._updated_backward, (coords, flags, output, True, 0.5, 0.1)),
+    ]
+    for operator, arguments in calls:
+        leaves, structure = tree_flatten(arguments)
+        for k, leaf in enumerate(leaves):
+            for wrong in _wrong(leaf) if isinstance(leaf, torch.Tensor) else ():
+                spoilt = [*leaves[:k], wrong, *leaves[k + 1 :]]
+                with pytest.raises((DtypeError, DeviceError, ShapeError)):
+                    operator(*tree_unflatten(spoilt, structure))
 
 
 @needs_triton

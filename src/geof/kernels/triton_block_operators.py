@@ -25,6 +25,7 @@ from geof.kernels.operators import stand_in
 from geof.kernels.triton_operators import (
     LARGEST_TILE,
     LAUNCH,
+    checked,
     launching_at,
     on_device,
     power_of_two,
@@ -59,12 +60,13 @@ def feedback_target(moment: Tensor, present: Tensor, schedule: JitterSchedule) -
 
 @torch.library.custom_op("geof::triton_cholesky", mutates_args=())
 def _cholesky(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tensor, Tensor]:
-    matrix = matrix.contiguous()
+    m = matrix.size(-1) if matrix.dim() > 1 else 0
+    (matrix,) = checked(matrix, ("matrix", matrix, (*matrix.shape[:-2], m, m)))
     factor, attempt = _empty_factor(matrix)
     if not attempt.numel():
         return factor, attempt
     schedule = JitterSchedule(jitter, growth, retries)
-    m, count = matrix.size(-1), attempt.numel()
+    count = attempt.numel()
     grid, tile = _tiles(m, count)
     with launching_at(matrix):
         kernels.block_cholesky[grid](
@@ -117,12 +119,13 @@ def _(matrix: Tensor, jitter: float, growth: float, retries: int) -> tuple[Tenso
 
 @torch.library.custom_op("geof::triton_cholesky_adjoint", mutates_args=())
 def _cholesky_adjoint(factor: Tensor, grad: Tensor) -> Tensor:
-    factor, grad = factor.contiguous(), grad.contiguous()
+    m = factor.size(-1) if factor.dim() > 1 else 0
+    shape = *factor.shape[:-2], m, m
+    factor, grad = checked(factor, ("factor", factor, shape), ("grad", grad, shape))
     made = torch.empty_like(factor)
-    m = factor.size(-1)
-    count = factor.numel() // (m * m)
-    if not count:
+    if not made.numel():
         return made
+    count = factor.numel() // (m * m)
     grid, tile = _tiles(m, count)
     with launching_at(factor):
         kernels.block_cholesky_adjoint[grid](factor, grad, made, count, m, **tile)
@@ -163,7 +166,7 @@ def pulled_back(
     retries: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Do what :func:`geof.kernels.lanes.pulled_back` does."""
-    coords, first, second = (value.contiguous() for value in (coords, first, second))
+    coords, first, second = _checked_blocks(coords, first, second)
     made = aggregate, moment, target, attempt = _empty_feedback(coords, first, second)
     if not attempt.numel():
         return made
@@ -188,6 +191,17 @@ def pulled_back(
         )
     _report(moment, attempt, schedule)
     return made
+
+
+def _checked_blocks(coords: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
+    """Return coordinates, vectors and matrices of the same blocks."""
+    lead, m = first.shape[:-1], first.size(-1) if first.dim() else 0
+    return checked(
+        first,
+        ("coords", coords, (*lead, m * (m + 1) // 2)),
+        ("first", first, (*lead, m)),
+        ("second", second, (*lead, m, m)),
+    )
 
 
 def _empty_feedback(
@@ -222,20 +236,29 @@ def _pulled_back_backward(
     target: Tensor,
     kept: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    saved = [value.contiguous() for value in (coords, aggregate, second, target)]
-    grads = [value.contiguous() for value in (grad_aggregate, grad_target)]
-    seen = saved[2] if grad_moment is None else grad_moment.contiguous()
-    made = [torch.empty_like(value) for value in saved[:3]]
+    coords, aggregate, second = _checked_blocks(coords, aggregate, second)
+    target, grad_target, grad_aggregate, seen = checked(
+        coords,
+        ("target", target, coords.shape),
+        ("grad_target", grad_target, coords.shape),
+        ("grad_aggregate", grad_aggregate, aggregate.shape),
+        ("grad_moment", second if grad_moment is None else grad_moment, second.shape),
+    )
+    (kept,) = checked(coords, ("kept", kept, coords.shape[:-1]), dtype=torch.bool)
+    made = [torch.empty_like(value) for value in (coords, aggregate, second)]
     m, count = aggregate.size(-1), kept.numel()
     if count:
         grid, tile = _tiles(m, count)
         with launching_at(coords):
             kernels.block_feedback_adjoint[grid](
-                *saved,
-                kept.contiguous().view(torch.uint8),
-                grads[0],
+                coords,
+                aggregate,
+                second,
+                target,
+                kept.view(torch.uint8),
+                grad_aggregate,
                 seen,
-                grads[1],
+                grad_target,
                 *made,
                 count,
                 m,
@@ -284,10 +307,11 @@ def updated(
     highest: float,
 ) -> tuple[Tensor, Tensor]:
     """Do what :func:`geof.kernels.lanes.updated` does."""
-    coords = coords.contiguous()
-    following, inside = torch.empty_like(coords), torch.empty_like(coords, dtype=torch.bool)
-    reached, said = (None if part is None else part.contiguous() for part in (target, output))
+    (coords,) = checked(coords, ("coords", coords, coords.shape))
     m, count = block_size_of(coords.size(-1)), coords.shape[:-1].numel()
+    reached = None if target is None else checked(coords, ("target", target, coords.shape))[0]
+    said = _checked_output(output, coords, m)
+    following, inside = torch.empty_like(coords), torch.empty_like(coords, dtype=torch.bool)
     if count:
         grid, tile = _tiles(m, count)
         numbers = target_mix, correction_strength, offdiagonal_bound, lowest, highest
@@ -309,8 +333,16 @@ def updated(
     return following, inside
 
 
+def _checked_output(output: Tensor | None, coords: Tensor, m: int) -> Tensor | None:
+    """Return what the controller says of the same blocks."""
+    if output is None:
+        return None
+    size = (2 * _rank(output, m) + 1) * m
+    return checked(coords, ("output", output, (*coords.shape[:-1], size)))[0]
+
+
 def _rank(output: Tensor | None, m: int) -> int:
-    return 0 if output is None else (output.size(-1) // m - 1) // 2
+    return 0 if output is None or not output.dim() else (output.size(-1) // m - 1) // 2
 
 
 @updated.register_fake
@@ -337,10 +369,11 @@ def _updated_backward(
     target_mix: float,
     correction_strength: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad, inside = grad.contiguous(), inside.contiguous()
-    said = None if output is None else output.contiguous()
-    made = on_coords, on_target, on_said = _empty_pulls(grad, said, mixes)
+    (grad,) = checked(grad, ("grad", grad, grad.shape))
+    (inside,) = checked(grad, ("inside", inside, grad.shape), dtype=torch.bool)
     m, count = block_size_of(grad.size(-1)), grad.shape[:-1].numel()
+    said = _checked_output(output, grad, m)
+    made = on_coords, on_target, on_said = _empty_pulls(grad, said, mixes)
     if count:
         grid, tile = _tiles(m, count)
         with launching_at(grad):

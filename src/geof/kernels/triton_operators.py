@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from geof.errors import DeviceError, DtypeError, ShapeError
 from geof.kernels import triton_kernels as kernels
 from geof.kernels.factored import EdgeMoments
 from geof.kernels.neighbourhood import Neighbourhoods
@@ -108,6 +109,62 @@ def launching_at(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()
 
 
+def checked(
+    like: Tensor, *given: tuple[str, Tensor, Sequence[int]], dtype: torch.dtype | None = None
+) -> list[Tensor]:
+    """Return tensors as the kernels, which get addresses alone, must have them: contiguous.
+
+    Args:
+        like: On whose device they must be, and whose dtype, float32 or float64, they must have.
+        *given: Names, tensors and the shapes that go with the rest.
+        dtype: Another dtype than that.
+
+    Raises:
+        DtypeError: If one is of another dtype, or is no tensor.
+        DeviceError: If one is elsewhere.
+        ShapeError: If one has another shape.
+    """
+    wanted = dtype or like.dtype
+    if dtype is None and like.dtype not in (torch.float32, torch.float64):
+        raise DtypeError(
+            f"Expected float32 or float64 for the triton backend (got {like.dtype}). Use "
+            "model.float() or backend='torch'."
+        )
+    for name, tensor, shape in given:
+        if not isinstance(tensor, Tensor) or tensor.dtype != wanted:
+            got = getattr(tensor, "dtype", tensor)
+            raise DtypeError(f"Expected '{name}' to be a tensor of {wanted} (got {got!s:.40}).")
+        if tensor.device != like.device:
+            raise DeviceError(
+                f"Expected '{name}' on {like.device}, where the others are (got {tensor.device}). "
+                "Use .to(device) for all of them."
+            )
+        if tensor.shape != torch.Size(shape):
+            raise ShapeError(
+                f"Expected '{name}' of shape {tuple(shape)} (got {tuple(tensor.shape)})."
+            )
+    return [tensor.contiguous() for _, tensor, _ in given]
+
+
+def _checked_plan(plan: Sequence[Tensor], h: Tensor) -> TransposedPlan:
+    """Return a plan whose arrays have the lengths they must have; its indices are believed."""
+    if len(plan) != len(TransposedPlan._fields) or plan[0].dtype not in (torch.int32, torch.int64):
+        raise ShapeError(
+            f"Expected a plan of {len(TransposedPlan._fields)} tensors of int32 or int64, as "
+            f"transposed_plan makes it (got {len(plan)})."
+        )
+    ends, edges = (len(h) + 1,), (plan[1].numel(),)
+    shapes = ends, edges, ends, edges, edges
+    named = zip(TransposedPlan._fields, plan, shapes, strict=True)
+    return TransposedPlan(*checked(h, *named, dtype=plan[0].dtype))
+
+
+def _checked_states(h: Tensor, y: Tensor) -> list[Tensor]:
+    if y.dim() != 3:
+        raise ShapeError(f"Expected 'y' of shape (n, B, m) (got {tuple(y.shape)}).")
+    return checked(y, ("h", h, y.shape), ("y", y, y.shape))
+
+
 def edge_moments(
     h: Tensor, y: Tensor, edges: Neighbourhoods, temperature: float, *, second: bool
 ) -> EdgeMoments:
@@ -125,8 +182,10 @@ def _edge_moments(
     temperature: float,
     second: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    h, y = h.contiguous(), y.contiguous()
-    pointer, source, *_ = plan
+    h, y = _checked_states(h, y)
+    pointer, source, *_ = _checked_plan(plan, h)
+    if active is not None:
+        (active,) = checked(h, ("active", active, source.shape), dtype=torch.bool)
     n, blocks, m = y.shape
     d = blocks * m
     weight, first, outer = _empty_moments(h, y, source, second)
@@ -202,9 +261,16 @@ def _edge_moments_backward(
     temperature: float,
     second: bool,
 ) -> tuple[Tensor, Tensor]:
-    h, y, grad_weight, grad_first = (v.contiguous() for v in (h, y, grad_weight, grad_first))
-    pointer, source, out_pointer, out_target, out_edge = plan
+    h, y = _checked_states(h, y)
+    pointer, source, out_pointer, out_target, out_edge = _checked_plan(plan, h)
     n, blocks, m = y.shape
+    grad_weight, weight, grad_first, grad_second = checked(
+        h,
+        ("grad_weight", grad_weight, source.shape),
+        ("weight", weight, source.shape),
+        ("grad_first", grad_first, y.shape),
+        ("grad_second", grad_second, (*y.shape, m) if second else grad_second.shape),
+    )
     d, num_edges = blocks * m, len(source)
     grad_h, grad_y = torch.empty_like(h), torch.empty_like(y)
     if not n:
