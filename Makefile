@@ -33,7 +33,7 @@ test: $(VENV)/installed-dev
 # kernels run in its interpreter.
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[triton]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope --durations 15
 
 # Every point instead of a few, in one process, which says at the end how many tries there were.
 test-faults: $(VENV)/installed-dev
