@@ -79,7 +79,11 @@ def every_byte_counted() -> Iterator[None]:
 
     glibc keeps what is freed in its heap, in holes that depend on everything allocated before:
     peaks of the same work differ by a half. The price is time, so never time inside.
+
+    Holes that are there already still serve any request that fits. They are emptied on entry, so
+    that filling one counts; measure in a young process, which has few.
     """
+    release_freed()
     option = _of_glibc("mallopt")
     if option is None:
         yield
