@@ -433,6 +433,7 @@ def test_workers_know_a_method_of_your_own(source, capsys):
     assert [row["state"] for row in rows("S")] == ["complete"] * 4
 
 
+@pytest.mark.slow
 def test_whether_bonds_are_used_can_be_searched(tmp_path, monkeypatch, capsys):
     words = write_molecules(tmp_path)
     monkeypatch.chdir(tmp_path)

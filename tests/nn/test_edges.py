@@ -8,7 +8,7 @@ from torch import Tensor
 
 from geof import GeoF, GeoFConv
 from geof.errors import ConfigError, DataError, DtypeError, ShapeError
-from geof.kernels import BACKENDS, Neighbourhoods, resolve_backend
+from geof.kernels import BACKENDS, Neighbourhoods
 from geof.nn import EdgeEncoder, evolve_in_pieces
 from geof.testing import assert_same
 
@@ -195,17 +195,9 @@ def test_pieces_carry_their_edges_terms(piece_size, static):
         torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("backend", "kind"),
-    # All at once for what 'auto' chooses; each alone and the other backends with more time.
-    [
-        (backend, kind)
-        if (backend, kind) == (resolve_backend("auto", 4).name, "all")
-        else pytest.param(backend, kind, marks=pytest.mark.slow)
-        for backend in FAST
-        for kind in CARRIED
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("kind", CARRIED)
 def test_compiled_in_one_graph(backend, kind):
     options, given = CARRIED[kind]
     model = build(backend, **options)

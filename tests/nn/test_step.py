@@ -101,6 +101,7 @@ def test_a_layer_s_step_is_what_its_forward_returns(backend):
     assert torch.equal(following.coordinates, coordinates)
 
 
+@pytest.mark.slow
 def test_recomputing_compiles_to_one_graph():
     sample = random_sample(0, dtype=torch.float32)
     model = build(recompute=True, steps=2).float()

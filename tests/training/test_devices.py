@@ -56,13 +56,16 @@ def same(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
 
 
+WAYS = [("cpu", "meta"), ("meta", "cpu"), ("meta", "meta")]
+
+
 def slow_but(fast, names):
     """Return parameters of which all but some are for the slow suite."""
     return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
 class TestEveryPath:
-    @pytest.mark.parametrize("path", slow_but(["node", "link", "graph"], PATHS))
+    @pytest.mark.parametrize("path", slow_but(["node", "link"], PATHS))
     def test_training_gives_the_cpus_numbers(self, path, elsewhere, tmp_path):
         here, on_cpu = trained(PATHS[path](), "cpu")
         there, result = trained(PATHS[path](), elsewhere, tmp_path / "run")
@@ -102,7 +105,7 @@ class TestEveryPath:
         for one, other in zip(*found, strict=True):
             same(other, one)
 
-    @pytest.mark.parametrize("way", [("cpu", "meta"), ("meta", "cpu"), ("meta", "meta")])
+    @pytest.mark.parametrize("way", slow_but([WAYS[1]], WAYS))
     @pytest.mark.parametrize("path", slow_but(["link"], ["node", "link", "graph"]))
     def test_a_run_goes_on_on_another_device(self, path, way, elsewhere, tmp_path):
         training = replace(TRAINING, epochs=4)
@@ -119,6 +122,7 @@ class TestEveryPath:
         for one, other in zip(whole.progress.reports, resumed.progress.reports, strict=True):
             same(torch.tensor(other.loss), torch.tensor(one.loss))
 
+    @pytest.mark.slow
     def test_an_estimator_answers_on_the_cpu(self, elsewhere):
         graph = node_task().data.graph
         model = GeoFNodeClassifier(

@@ -166,6 +166,7 @@ class Counters:
 
 
 class TestAWholeRun:
+    @pytest.mark.slow
     def test_rows_say_where_and_why_memory_is_missing(self, elsewhere, in_this_process):
         run = bench(elsewhere)
         rows = finish(run)

@@ -58,6 +58,7 @@ def test_the_groups_of_a_pass_are_the_whole_pass():
     assert sum(spent_in(outer).values()) == pytest.approx(outer.cpu_time_total / 1e3, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("native" not in BACKENDS, reason="no compiled kernels")
 def test_kernels_are_seen_and_preparations_are_not():
     shares = {share.group: share.self_ms for share in profile_shares(step_of("tiny-set"), 2)}

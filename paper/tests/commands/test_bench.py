@@ -138,6 +138,7 @@ def test_the_papers_six_are_chosen_with_the_fastest_geof(here, monkeypatch):
     assert labels[-1] in ("geof-native", "geof-torch")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*to a meta parameter")
 def test_another_device_is_trained_on_and_told(
     short, here, elsewhere, tmp_path, capsys, monkeypatch
