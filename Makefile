@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The number of test processes; each uses one thread.
 JOBS ?= 2
+# Many of the slow tests wait for processes of their own.
+SLOW_JOBS ?= 3
 # Tests start many processes: each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -33,12 +35,11 @@ test: $(VENV)/installed-dev
 # kernels run in its interpreter.
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[triton]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadscope --durations 15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(SLOW_JOBS) --dist loadscope --durations 15
 
 # Every point instead of a few, in one process, which says at the end how many tries there were.
 test-faults: $(VENV)/installed-dev
-	GEOF_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/faults paper/tests/faults \
-		tests/kernels/test_sanitizers.py
+	GEOF_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
 
 # Every page, link and docstring is checked.
 docs: $(VENV)/installed

@@ -56,9 +56,6 @@ def same(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
 
 
-WAYS = [("cpu", "meta"), ("meta", "cpu"), ("meta", "meta")]
-
-
 def slow_but(fast, names):
     """Return parameters of which all but some are for the slow suite."""
     return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
@@ -105,8 +102,14 @@ class TestEveryPath:
         for one, other in zip(*found, strict=True):
             same(other, one)
 
-    @pytest.mark.parametrize("way", slow_but([WAYS[1]], WAYS))
-    @pytest.mark.parametrize("path", slow_but(["link"], ["node", "link", "graph"]))
+    @pytest.mark.parametrize(
+        ("path", "way"),
+        [
+            ("link", ("meta", "cpu")),
+            pytest.param("node", ("cpu", "meta"), marks=pytest.mark.slow),
+            pytest.param("graph", ("meta", "meta"), marks=pytest.mark.slow),
+        ],
+    )
     def test_a_run_goes_on_on_another_device(self, path, way, elsewhere, tmp_path):
         training = replace(TRAINING, epochs=4)
         whole, _ = trained(PATHS[path](), "cpu", training=training, dropout=0.0)
