@@ -116,8 +116,7 @@ def test_several_processes_are_equal_to_one(kind, more, count, geof, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [1, 0])
-@pytest.mark.parametrize("kind", ["graph", "node, sampled", "link"])
+@pytest.mark.parametrize(("kind", "victim"), [("graph", 1), ("node, sampled", 0), ("link", 1)])
 def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_bits(kind, victim, geof, tmp_path):
     sampled = ["batch_size=25", "fanouts=[3,3]"] if kind == "link" else []
     words = ["train", *source(kind, tmp_path), "epochs=30", *sampled, "--out"]

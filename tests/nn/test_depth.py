@@ -17,6 +17,7 @@ from geof.geometry import (
     num_coordinates,
 )
 from geof.kernels import BACKENDS, Evolution, Neighbourhoods, StepSpec
+from tests.faults.harness import FULL
 
 every_backend = pytest.mark.parametrize("backend", sorted(BACKENDS))
 BOX = AdmissibleBox(1.0, (-1.0, 1.0))
@@ -153,7 +154,8 @@ def test_a_deep_run_does_not_stop(steps, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "epochs"), [(8, 20), (16, 10)])
+@pytest.mark.faults
+@pytest.mark.parametrize(("steps", "epochs"), [(16, 10), *([(8, 20)] if FULL else [])])
 def test_a_hundred_deep_runs_do_not_stop(steps, epochs):
     rescued = sum(train(steps, seed, epochs=epochs).rescued for seed in range(100))
     assert rescued > 0  # or the runs show nothing
