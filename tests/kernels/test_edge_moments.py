@@ -48,7 +48,8 @@ def test_operator_is_registered_soundly(inputs):
 def test_pieces_do_not_change_the_sums(inputs, monkeypatch):
     h, y, edges = inputs
     whole = factored.edge_moments(h, y, edges, 2.0, second=True)
-    monkeypatch.setattr(segments, "CACHED", 1)
+    for size in ("CACHED", "SHARED"):
+        monkeypatch.setattr(segments, size, 1)
     for got, wanted in zip(
         factored.edge_moments(h, y, edges, 2.0, second=True), whole, strict=True
     ):

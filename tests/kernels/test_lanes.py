@@ -179,8 +179,8 @@ def _filled_with_nan(make):
 def test_nothing_is_cut_into_what_a_cache_holds_elsewhere(monkeypatch):
     """On the CPU a piece is as large as its cache; on other devices memory alone bounds it."""
     for module in (segments, lanes):
-        monkeypatch.setattr(module, "CACHED", 1)
-    monkeypatch.setattr(lanes, "SHARED", 1)
+        for size in ("CACHED", "SHARED"):
+            monkeypatch.setattr(module, size, 1)
     target = torch.arange(50).repeat_interleave(3)
     assert sum(1 for _ in segments.rectangles(target, target, range(50), 8)) == 50
     assert sum(1 for _ in lanes._pieces(torch.empty(50, 4))) == 50

@@ -44,10 +44,20 @@ def _pieces(like: Tensor) -> Iterator[slice]:
 
 def _lanes(values: Tensor) -> Tensor:
     """Return ``(blocks, ...)`` with the blocks last; not to be written to, it may be the same."""
-    # As a matrix: torch turns those over by tiles, and anything else entry by entry.
     rows = values.flatten(1).t()
-    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    if rows.stride(1) != 1:
+        rows = _turned_over(rows, empty(rows, rows.shape))
     return rows.view(*values.shape[1:], len(values))
+
+
+def _turned_over(rows: Tensor, out: Tensor) -> Tensor:
+    """Copy a transposed matrix to ``out``.
+
+    As a matrix torch would do so by tiles, in one thread and for a few columns slower than plainly;
+    with a dimension more it is a copy like any other, which threads share.
+    """
+    out.unsqueeze(0).copy_(rows.unsqueeze(0))
+    return out
 
 
 def _rows(stored: Tensor) -> Tensor:
@@ -71,7 +81,7 @@ def _stands_for(like: Tensor, entries: int = 1, dtype: torch.dtype | None = None
 
 def _write(out: Tensor, lanes: Tensor) -> None:
     """Write ``(..., lanes)`` to ``out``, blocks first."""
-    out.flatten(1).copy_(lanes.reshape(-1, len(out)).t())
+    _turned_over(lanes.reshape(-1, len(out)).t(), out.flatten(1))
 
 
 # A lower triangular matrix has anything in its upper part, and nobody reads it.
@@ -79,7 +89,7 @@ def _write(out: Tensor, lanes: Tensor) -> None:
 
 def _lower(coords: Tensor, m: int) -> Tensor:
     """Return the frames ``(m, m, lanes)`` of coordinates ``(t, lanes)``, Eq. (1)."""
-    frame = coords.new_empty(m, m, coords.size(1))
+    frame = empty(coords, (m, m, coords.size(1)))
     start = 0
     for r in range(1, m):
         frame[r, :r] = coords[start : start + r]
@@ -91,7 +101,8 @@ def _lower(coords: Tensor, m: int) -> Tensor:
 def _below(matrix: Tensor, diagonal: Tensor) -> Tensor:
     """Return strictly lower entries row by row, ``(t, lanes)``, and a diagonal of one's own."""
     rows = [matrix[r, :r] for r in range(1, len(matrix))]
-    return torch.cat([*rows, diagonal])
+    entries = len(diagonal) * (len(diagonal) + 1) // 2
+    return torch.cat([*rows, diagonal], out=empty(diagonal, (entries, diagonal.size(-1))))
 
 
 def _diagonal(matrix: Tensor) -> Tensor:
@@ -101,7 +112,7 @@ def _diagonal(matrix: Tensor) -> Tensor:
 
 def _inverse(lower: Tensor) -> Tensor:
     """Return the inverse of lower triangular matrices by forward substitution."""
-    inverse = torch.empty_like(lower)
+    inverse = empty(lower, lower.shape)
     scale = _diagonal(lower).reciprocal()
     _diagonal(inverse).copy_(scale)
     for i in range(1, len(lower)):
@@ -115,7 +126,8 @@ def _inverse(lower: Tensor) -> Tensor:
 def _product(left: Tensor, right: Tensor, *, of_lower: bool = False) -> Tensor:
     """Return ``left @ right``; ``of_lower`` where the right factor is lower triangular."""
     last = len(right) - 1
-    total = left[:, last].unsqueeze(1) * right[last]
+    total = empty(left, (len(left), *right.shape[1:]))
+    torch.mul(left[:, last].unsqueeze(1), right[last], out=total)
     for k in range(last):
         stop = k + 1 if of_lower else len(right)
         total[:, :stop].addcmul_(left[:, k].unsqueeze(1), right[k, :stop])
@@ -124,7 +136,7 @@ def _product(left: Tensor, right: Tensor, *, of_lower: bool = False) -> Tensor:
 
 def _lower_by_lower(left: Tensor, right: Tensor) -> Tensor:
     """Return the lower part of ``left @ right`` for two lower triangular factors."""
-    total = torch.empty_like(left)
+    total = empty(left, left.shape)
     for k in range(len(left)):
         torch.mul(left[k, k], right[k, : k + 1], out=total[k, : k + 1])
         for r in range(k):
@@ -135,7 +147,7 @@ def _lower_by_lower(left: Tensor, right: Tensor) -> Tensor:
 def _lower_part(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right``, of whose upper part nobody is going to read anything."""
     m, half = len(left), (len(left) + 1) // 2
-    total = torch.empty_like(left)
+    total = empty(left, left.shape)
     for rows, columns in ((slice(0, half), slice(0, half)), (slice(half, m), slice(0, m))):
         part = total[rows, columns]
         torch.mul(left[rows, 0].unsqueeze(1), right[0, columns], out=part)
@@ -146,7 +158,8 @@ def _lower_part(left: Tensor, right: Tensor) -> Tensor:
 
 def _lower_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """Return ``left @ right`` for a lower triangular left factor."""
-    total = torch.mul(left[:, 0].unsqueeze(1), right[0], out=out)
+    total = empty(left, (len(left), *right.shape[1:])) if out is None else out
+    torch.mul(left[:, 0].unsqueeze(1), right[0], out=total)
     for k in range(1, len(right)):
         total[k:].addcmul_(left[k:, k].unsqueeze(1), right[k])
     return total
@@ -155,7 +168,8 @@ def _lower_product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Te
 def _adjoint_product(left: Tensor, right: Tensor, *, of_lower: bool = False) -> Tensor:
     """Return ``left.T @ right`` for a lower triangular left factor."""
     last = len(right) - 1
-    total = left[last].unsqueeze(1) * right[last]
+    total = empty(left, (left.size(1), *right.shape[1:]))
+    torch.mul(left[last].unsqueeze(1), right[last], out=total)
     for k in range(last):
         stop = k + 1 if of_lower else len(right)
         total[: k + 1, :stop].addcmul_(left[k, : k + 1].unsqueeze(1), right[k, :stop])
@@ -181,7 +195,7 @@ def _adjoint_applied(lower: Tensor, vector: Tensor) -> Tensor:
 
 def _factor(matrix: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
     """Return the Cholesky factors at one jitter, upper entries left, and where there is none."""
-    factor = matrix.clone()
+    factor = empty(matrix, matrix.shape).copy_(matrix)
     _diagonal(factor).add_(jitter)
     failed = torch.zeros_like(factor[0, 0], dtype=torch.bool)
     for k in range(len(factor)):
@@ -239,7 +253,7 @@ def _images_backward(
             reaching = _lanes(grad[piece])
             _write(out[piece], _adjoint_applied(frame, reaching))
             pulls.append((reaching.unsqueeze(1), _lanes(vector[piece])))
-        pull = pulls[0][0] * pulls[0][1]
+        pull = torch.mul(*pulls[0], out=empty(z, frame.shape))
         for reaching, reached in pulls[1:]:
             pull.addcmul_(reaching, reached)
         _write(grad_z[piece], _below(pull, _diagonal(pull) * _diagonal(frame)))
@@ -397,7 +411,7 @@ def _factor_adjoint(factor: Tensor, pull: Tensor) -> Tensor:
     :math:`\Phi` keeps the strictly lower part and halves the diagonal; Eq. (38) transposed.
     """
     m = len(factor)
-    grad = torch.empty_like(factor)
+    grad = empty(factor, factor.shape)
     start = 0
     for r in range(1, m):
         grad[r, :r] = pull[start : start + r]

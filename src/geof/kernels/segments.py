@@ -19,6 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 CACHED = 2**19
 """Entries of a piece on the CPU, whose temporaries then stay in its cache."""
 
+SHARED = 2**20
+"""Likewise for several threads, each of which has a part of the piece in a cache of its own."""
+
 BOUNDED = 2**26
 """Entries of a piece elsewhere: a bound on memory, not on the time of a piece."""
 
@@ -116,4 +119,5 @@ def _rectangles(source: Tensor, target: Tensor, nodes: range, width: int) -> Ite
 
 
 def _entries(target: Tensor) -> int:
-    return CACHED if target.device.type == "cpu" else BOUNDED
+    on_cpu = CACHED if torch.get_num_threads() == 1 else SHARED
+    return on_cpu if target.device.type == "cpu" else BOUNDED
