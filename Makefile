@@ -31,11 +31,13 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
-# A module's tests take turns: many of them use all cores, or share what takes long to make. Triton's
-# kernels run in its interpreter.
+# A module's tests take turns: many of them use all cores, or share what takes long to make. Modules
+# come in their order: those with few tests, last otherwise, are the longest here. Triton's kernels run
+# in its interpreter.
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "geof[triton]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(SLOW_JOBS) --dist loadscope --durations 15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(SLOW_JOBS) --dist loadscope \
+		--no-loadscope-reorder --durations 15
 
 # Every point instead of a few, in one process, which says at the end how many tries there were.
 test-faults: $(VENV)/installed-dev
