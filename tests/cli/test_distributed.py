@@ -22,6 +22,7 @@ from geof.cli import main
 from geof.training.checkpoint import read_tensors
 from tests.cli.commands import Commands, Done, Started
 from tests.cli.test_kill import Metrics, remains, source
+from tests.faults.harness import FULL
 from tests.processes import marked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL and fork")
@@ -116,7 +117,13 @@ def test_several_processes_are_equal_to_one(kind, more, count, geof, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "victim"), [("graph", 1), ("node, sampled", 0), ("link", 1)])
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("kind", "victim"),
+    # Each kind once; make test-faults has both victims of each.
+    [("graph", 1), ("node, sampled", 0), ("link", 1)]
+    + FULL * [("graph", 0), ("node, sampled", 1), ("link", 0)],
+)
 def test_a_killed_process_ends_the_run_which_goes_on_to_the_same_bits(kind, victim, geof, tmp_path):
     sampled = ["batch_size=25", "fanouts=[3,3]"] if kind == "link" else []
     words = ["train", *source(kind, tmp_path), "epochs=30", *sampled, "--out"]

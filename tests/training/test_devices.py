@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from geof.errors import ConfigError, DeviceError, StoppedError
 from geof.estimators import GeoFNodeClassifier
 from geof.training import RunConfig, Trainer, TrainingConfig, Watch
 from geof.training.predict import Run, part_predictions
+from tests.faults.harness import FULL
 from tests.pretended import Elsewhere, MixedDevicesError
 from tests.training.test_edges import some_graph_task, some_link_task, some_node_task
 from tests.training.toys import FRAGILE, config_of, graph_task, link_task, node_task
@@ -54,6 +56,13 @@ def trained(task, device, out=None, watch=None, **options):
 
 def same(found, wanted):
     torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+# Each path once, and each way between devices; make test-faults has every path by every way.
+WAYS = [("node", ("cpu", "meta")), ("graph", ("meta", "meta"))]
+if FULL:
+    ways = [("cpu", "meta"), ("meta", "cpu"), ("meta", "meta")]
+    WAYS = [*product(["node", "graph"], ways), ("link", ways[0]), ("link", ways[2])]
 
 
 def slow_but(fast, names):
@@ -106,8 +115,7 @@ class TestEveryPath:
         ("path", "way"),
         [
             ("link", ("meta", "cpu")),
-            pytest.param("node", ("cpu", "meta"), marks=pytest.mark.slow),
-            pytest.param("graph", ("meta", "meta"), marks=pytest.mark.slow),
+            *(pytest.param(*both, marks=[pytest.mark.slow, pytest.mark.faults]) for both in WAYS),
         ],
     )
     def test_a_run_goes_on_on_another_device(self, path, way, elsewhere, tmp_path):
