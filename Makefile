@@ -10,7 +10,7 @@ SLOW_JOBS ?= 3
 # Tests start many processes: each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-faults test-browser docs lint format types check clean
+.PHONY: demo test test-slow test-faults test-browser pages docs lint format types check clean
 
 # Two stamps, so that the demo does not wait for the test tools.
 $(VENV)/installed: pyproject.toml constraints.txt $(wildcard native/*)
@@ -42,6 +42,12 @@ test-slow: $(VENV)/installed-dev
 # Every point instead of a few, in one process, which says at the end how many tries there were.
 test-faults: $(VENV)/installed-dev
 	GEOF_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
+
+# What is written from the records of paper/results: commit records and pages together.
+pages: $(VENV)/installed-dev
+	$(BIN)/geof results render
+	$(BIN)/geof results methods
+	$(BIN)/geof reproduce page --renew
 
 # Every page, link and docstring is checked.
 docs: $(VENV)/installed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ RESULTS = ROOT / "paper" / "results"
 
 
 def test_the_page_of_results_shows_what_is_recorded():
-    """Renew it with ``geof results render``."""
+    """Renew it with ``make pages``."""
     from geof_paper.grid.records import read_failures, read_records
     from geof_paper.render.results_markdown import render_page
 
@@ -23,7 +23,7 @@ def test_the_page_of_results_shows_what_is_recorded():
 
 
 def test_the_page_of_methods_shows_what_is_recorded():
-    """Renew it with ``geof results methods``."""
+    """Renew it with ``make pages``."""
     from geof.errors import DataError
     from geof_paper.grid.records import read_records
     from geof_paper.grid.search import read_trials
@@ -113,40 +113,44 @@ def test_recorded_runs_give_their_configs_again():
 REPRODUCED = ROOT / "docs" / "reproduced.md"
 
 
-def _commands() -> list[str]:
-    """Return the commands that make the tables on the page of what was reproduced."""
-    found = re.findall(r"^`(geof reproduce [^`]*)`$", REPRODUCED.read_text(), re.MULTILINE)
-    return list(dict.fromkeys(found))
-
-
-def _remade(folder: Path, *more: str) -> None:
-    """Make every table on the page again, from the records alone."""
+def _renewed(folder: Path, *more: str) -> Path:
+    """Return the page made again by its commands from the records alone, in a folder."""
     from geof.cli import main
 
-    for command in _commands():
-        words = [*shlex.split(command)[1:], "--no-run", "--work", str(folder / "none"), *more]
-        assert main([*words, "--out", str(folder / "out")]) == 0
+    page = folder / REPRODUCED.name
+    shutil.copyfile(REPRODUCED, page)
+    shutil.copytree(REPRODUCED.with_suffix(""), page.with_suffix(""))
+    words = ["reproduce", "page", "--renew", "--page", str(page), "--work", str(folder / "none")]
+    assert main([*words, *more]) == 0
+    return page
 
 
 def test_the_page_of_what_was_reproduced_comes_from_the_records(tmp_path, monkeypatch, capsys):
-    """Renew it with its commands and ``--no-run``, then ``geof reproduce page``."""
-    from geof_paper.render.markdown_page import markdown_page
+    """Renew it with ``make pages``."""
+    from geof_paper.render.markdown_page import page_commands
 
     monkeypatch.chdir(ROOT)
-    assert len(_commands()) == 13
-    _remade(tmp_path, "--no-figures")
-    remarks = (ROOT / "docs" / "reproduced-remarks.md").read_text()
-    assert REPRODUCED.read_text() == markdown_page(tmp_path / "out", REPRODUCED, remarks)
+    assert len(page_commands(REPRODUCED)) == 13
+    assert _renewed(tmp_path, "--no-figures").read_text() == REPRODUCED.read_text()
+
+
+def test_a_page_without_commands_is_not_renewed(tmp_path):
+    from geof.cli import main
+
+    page = tmp_path / "page.md"
+    page.write_text("# Nothing")
+    assert main(["reproduce", "page", "--renew", "--page", str(page)]) != 0
+    assert page.read_text() == "# Nothing"
 
 
 @pytest.mark.slow
 def test_figures_of_what_was_reproduced_come_from_the_records(tmp_path, monkeypatch, capsys):
     """Renew them likewise; maps of representations need run folders and are left alone."""
     monkeypatch.chdir(ROOT)
-    _remade(tmp_path)
+    figures = _renewed(tmp_path).with_suffix("")
     for figure in sorted(REPRODUCED.with_suffix("").iterdir()):
         if not figure.name.startswith("visualise"):
-            made = tmp_path / "out" / figure.stem / "figure.svg"
+            made = figures / figure.name
             assert _words(made) == _words(figure), figure.name
 
 

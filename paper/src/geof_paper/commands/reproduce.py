@@ -75,6 +75,11 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--remarks", type=Path, default=Path("docs/reproduced-remarks.md"), help="page: its opening"
     )
+    parser.add_argument(
+        "--renew",
+        action="store_true",
+        help="page: make its tables again by the commands on it, from what is recorded",
+    )
     parser.set_defaults(run=run)
 
 
@@ -186,16 +191,36 @@ def _say_cost(missing: Sequence[Search], results: Path) -> None:
 
 
 def _write_page(options: argparse.Namespace) -> int:
-    """Write one Markdown page of what is in the folder of tables."""
+    """Write one Markdown page of what is in the folder of tables, or of what its commands make."""
+    import tempfile
+    from contextlib import ExitStack
+
     from geof.io import write_atomically
     from geof_paper.render.markdown_page import copy_figures, markdown_page
 
     remarks = options.remarks.read_text() if options.remarks.exists() else ""
-    said = copy_figures(options.out, options.page)
-    text = markdown_page(options.out, options.page, remarks)
+    with ExitStack() as stack:
+        folder = options.out
+        if options.renew:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _remake(options, folder)
+        said = copy_figures(folder, options.page)
+        text = markdown_page(folder, options.page, remarks)
     write_atomically(options.page, text.encode())
     print(*said, options.page, sep="\n")
     return 0
+
+
+def _remake(options: argparse.Namespace, folder: Path) -> None:
+    """Make the tables of a page into a folder, from the records alone."""
+    from geof.cli import main
+    from geof_paper.render.markdown_page import page_commands
+
+    more = ["--no-run", *(["--no-figures"] if options.no_figures else [])]
+    more += ["--results", str(options.results), "--work", str(options.work)]
+    for command in page_commands(options.page):
+        if main([*command, *more, "--out", str(folder)]) != 0:
+            raise ConfigError(f"Expected 'geof {' '.join(command)}' to succeed (it did not).")
 
 
 def _listed() -> str:

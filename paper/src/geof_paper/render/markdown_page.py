@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,19 @@ def markdown_page(folder: Path, page: Path, remarks: str = "") -> str:
         *(_section(place, page) for place in _places(folder)),
     ]
     return "\n".join(parts)
+
+
+def page_commands(page: Path) -> list[list[str]]:
+    """Return the commands that make the tables on a page, as words after ``geof``, each once.
+
+    Raises:
+        DataError: If there is no such page, or none on it.
+    """
+    text = page.read_text() if page.is_file() else ""
+    found = re.findall(r"^`geof (reproduce [^`]*)`$", text, re.MULTILINE)
+    if not found:
+        raise DataError(f"Expected a page of 'geof reproduce page' at '{page}' (got none).")
+    return [shlex.split(command) for command in dict.fromkeys(found)]
 
 
 def copy_figures(folder: Path, page: Path) -> list[str]:
