@@ -19,6 +19,7 @@
 #include "feedback.h"
 #include "moments.h"
 #include "products.h"
+#include "pulled.h"
 #include "tasks.h"
 
 namespace geof {
@@ -54,6 +55,7 @@ struct EvolveBase {
   using V = Vec<T, W>;
   using A = EvolveArguments<T>;
   using Rows = EdgeMoments<T, W, M>;
+  using Few = Pulled<T, W, M>;
   static constexpr int N = capacity(M);
 
   const A& s;
@@ -143,7 +145,7 @@ struct EvolveBase {
 template <class T, int W, int M>
 struct Evolve : EvolveBase<T, W, M> {
   using Base = EvolveBase<T, W, M>;
-  using typename Base::V, typename Base::Rows;
+  using typename Base::V, typename Base::Rows, typename Base::Few;
   using Base::B, Base::N, Base::columns, Base::d, Base::ld, Base::m, Base::nodes, Base::p;
   using Base::s, Base::second, Base::t;
 
@@ -168,15 +170,17 @@ struct Evolve : EvolveBase<T, W, M> {
     const int64_t begin = k * nodes, count = std::min(nodes, s.feedback.n - begin);
     T *target = scratch, *outer = target + nodes * t, *first = outer + nodes * t;
     T *q = first + nodes * d, *hidden = q + 2 * m * ld, *out = hidden + s.H * ld;
-    for (int64_t i = 0; i < count; ++i) {
-      Rows::weigh(s.edges, begin + i, d);
-      Rows::sum_row(s.edges, begin + i, m, first + i * d, second ? outer + i * t : nullptr);
-    }
     FeedbackArguments<T> feedback = this->feedback_from(begin, first, outer);
     feedback.target = target;
-    this->each_group(count, [&](int64_t i, int g) {
-      FeedbackTarget<T, W, M>::group(feedback, i, g, m);
-    });
+    for (int64_t i = 0; i < count; ++i) {
+      Rows::weigh(s.edges, begin + i, d);
+      if (second && Few::serves(s.edges, begin + i)) {
+        Few::row(s.edges, begin + i, feedback, i, m, first + i * d, outer + i * t);
+        continue;
+      }
+      Rows::sum_row(s.edges, begin + i, m, first + i * d, second ? outer + i * t : nullptr);
+      for (int g = 0; g < B; g += W) FeedbackTarget<T, W, M>::group(feedback, i, g, m);
+    }
     if (s.H) {
       this->pack(begin, count, q);
       multiply(this->first_map(), q, hidden, ld, int(columns));
@@ -258,7 +262,7 @@ template <class T, int W, int M>
 struct EvolveBackward : EvolveBase<T, W, M> {
   using Base = EvolveBase<T, W, M>;
   using Back = EdgeMomentsBackward<T, W, M>;
-  using typename Base::V, typename Base::Rows;
+  using typename Base::V, typename Base::Rows, typename Base::Few;
   using Base::B, Base::N, Base::columns, Base::d, Base::ld, Base::m, Base::nodes, Base::p;
   using Base::s, Base::second, Base::t;
 
@@ -324,8 +328,6 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     std::copy(s.feedback.grad_aggregate + begin * d, s.feedback.grad_aggregate + (begin + count) * d,
               pull);
     move_back(begin, count, grad_target, pull, maps, sums);
-    for (int64_t i = 0; i < count; ++i)
-      Rows::sum_row(s.edges, begin + i, m, first + i * d, second ? outer + i * t : nullptr);
     FeedbackArguments<T> feedback = this->feedback_from(begin, first, outer);
     feedback.grad_aggregate = pull;
     feedback.grad_target = grad_target;
@@ -333,11 +335,15 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     if (feedback.grad_message) feedback.grad_message += begin * d;
     feedback.grad_first = grad_first;
     feedback.grad_second = curve;
-    this->each_group(count, [&](int64_t i, int g) {
-      FeedbackTargetBackward<T, W, M>::group(feedback, i, g, m);
-    });
-    for (int64_t i = 0; i < count; ++i)
+    for (int64_t i = 0; i < count; ++i) {
+      if (second && Few::serves(s.edges, begin + i)) {
+        Few::row_backward(s.edges, begin + i, feedback, i, m, first + i * d, outer + i * t, edges);
+        continue;
+      }
+      Rows::sum_row(s.edges, begin + i, m, first + i * d, second ? outer + i * t : nullptr);
+      for (int g = 0; g < B; g += W) FeedbackTargetBackward<T, W, M>::group(feedback, i, g, m);
       Back::row(s.edges, begin + i, m, grad_first + i * d, second ? curve + i * t : nullptr, edges);
+    }
   }
 
   // Reverse of the update and of the controller; what reaches the aggregate is added to `pull`.

@@ -90,13 +90,16 @@ struct Feedback {
   V factor[triangle(N)];  // SChol(C), packed
   V retry{};              // the jitter each lane needed, counted from 0
 
+  // The frame alone.
+  GEOF_INLINE Feedback(const T* z, Count<M> m_, int64_t B_) : m(m_), B(B_), frame(z, m_, B_) {
+    each(m, [&](auto r) GEOF_LAMBDA { inverse[r] = T(1) / frame.e[r]; });
+  }
+
+  // With aggregate and C from the moments.
   GEOF_INLINE Feedback(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m_)
-      : m(m_), B(s.B), frame(s.z + i * triangle(m_) * s.B + g, m_, s.B) {
+      : Feedback(s.z + i * triangle(m_) * s.B + g, m_, s.B) {
     const int64_t d = m * B, t = triangle(m) * B;
-    each(m, [&](auto r) GEOF_LAMBDA {
-      inverse[r] = T(1) / frame.e[r];
-      aggregate[r] = load<T, W>(s.first + i * d + r * B + g);
-    });
+    each(m, [&](auto r) GEOF_LAMBDA { aggregate[r] = load<T, W>(s.first + i * d + r * B + g); });
     if (s.framed) solve(aggregate);
     if (s.statistic == kMean) {
       read_features<T, W, M>(s.message + i * d + int64_t(g) * m, m, residual);
@@ -237,12 +240,19 @@ struct FeedbackTarget {
 
   template <bool Beyond>
   static GEOF_INLINE void group(const FeedbackArguments<T>& s, int64_t i, int g, Count<M> m) {
-    const int64_t B = s.B, d = m * B, t = triangle(m) * B;
     F f(s, i, g, m);
+    if (!settle<Beyond>(s, i, g, f)) FeedbackTarget<T, W, 0>::beyond(s, i, g, m);
+  }
+
+  // Write what follows from aggregate and C; false where the schedule does not serve a block.
+  template <bool Beyond>
+  static GEOF_INLINE bool settle(const FeedbackArguments<T>& s, int64_t i, int g, F& f) {
+    const Count<M> m = f.m;
+    const int64_t B = s.B, d = m * B, t = triangle(m) * B;
     write_features<T, W, M>(s.aggregate + i * d + int64_t(g) * m, m, f.aggregate);
-    if (s.statistic == kNone) return;
+    if (s.statistic == kNone) return true;
     const V failed = f.stabilise(s);
-    if (!Beyond && sum<T, W>(failed) > 0) return FeedbackTarget<T, W, 0>::beyond(s, i, g, m);
+    if (!Beyond && sum<T, W>(failed) > 0) return false;
     V kept{};
     if constexpr (Beyond) kept = f.rescue(s, failed);
     V finite{};  // x - x is 0 for finite x and NaN otherwise
@@ -261,6 +271,7 @@ struct FeedbackTarget {
     if (s.moment) write_moment(s, f, i, g);
     if (s.attempt)
       for (int l = 0; l < W; ++l) s.attempt[i * B + g + l] = int64_t(lane<T, W>(f.retry, l));
+    return true;
   }
 
   static __attribute__((noinline)) void write_moment(const FeedbackArguments<T>& s, const F& f,

@@ -267,13 +267,14 @@ struct EdgeMomentsBackward {
     if (s.table) std::fill_n(s.grad_table, s.rows * d, T(0));
   }
 
-  // bent = K r from the packed gradient of the second moment.
-  static GEOF_INLINE void bend(const T* grad, const V* x, V* bent, Count<M> m, int64_t B) {
+  // bent = K r from the packed gradient of the second moment, of which `grad` gives the entries.
+  template <class Entry>
+  static GEOF_INLINE void bend(const Entry& grad, const V* x, V* bent, Count<M> m) {
     each(m, [&](auto r) GEOF_LAMBDA {
-      const V corner = load<T, W>(grad + packed(r, r) * B);
+      const V corner = grad(packed(r, r));
       bent[r] = (corner + corner) * x[r];
       each(r, [&](auto c) GEOF_LAMBDA {
-        const V k = load<T, W>(grad + packed(r, c) * B);
+        const V k = grad(packed(r, c));
         bent[r] += k * x[c];
         bent[c] += k * x[r];
       });
@@ -291,39 +292,56 @@ struct EdgeMomentsBackward {
   static void row_of(const A& s, int64_t i, Count<M> m, const T* pull, const T* curve,
                      const Edges& edges) {
     const int64_t B = s.B, d = m * B, begin = s.pointer[i], end = s.pointer[i + 1];
-    const T* yi = s.y + i * d;
     T *rows = edges.row + (begin - edges.begin) * d, *force = edges.force + (begin - edges.begin);
-    T mean = 0;
     for (int64_t e = begin; e < end; ++e) {
       if (e + 2 < s.E) prefetch(s.y + s.source[e + 2] * d, d);
       prefetch(s.h + s.source[e] * d, d);
-      const T *yj = s.y + s.source[e] * d, w = s.weight[e];
-      T* row = rows + (e - begin) * d;
       V total{};
-      for (int64_t g = 0; g < B; g += W) {
-        V x[capacity(M)], bent[capacity(M)];
-        const T* own = nullptr;
-        if constexpr (Carrying) own = EdgeMoments<T, W, M>::carried(s, e, d, g);
-        each(m, [&](auto r) GEOF_LAMBDA {
-          V message = load<T, W>(yj + r * B + g);
-          if (Carrying && own) message += load<T, W>(own + r * B);
-          x[r] = message - load<T, W>(yi + r * B + g);
-        });
-        if (curve) {
-          bend(curve + g, x, bent, m, B);
-        } else {
-          each(m, [&](auto r) GEOF_LAMBDA { bent[r] = V{}; });
-        }
-        each(m, [&](auto r) GEOF_LAMBDA {
-          const V p = load<T, W>(pull + r * B + g);
-          total += (p + bent[r] * T(0.5)) * x[r];
-          store<T, W>(row + r * B + g, V((bent[r] + p) * w));
-        });
-      }
-      const T score = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
-      force[e - begin] = score;
-      mean += w * score;
+      for (int64_t g = 0; g < B; g += W)
+        total += edge_of<Carrying>(s, i, e, g, m, pull, curve, rows + (e - begin) * d);
+      force[e - begin] = sum<T, W>(total) + (s.grad_weight ? s.grad_weight[e] : T(0));
     }
+    settle(s, i, d, pull, rows, force);
+  }
+
+  // W blocks of edge e: put what its source is to receive into `row`, return their part of the score.
+  static V edge(const A& s, int64_t i, int64_t e, int64_t g, Count<M> m, const T* pull,
+                const T* curve, T* row) {
+    return s.table ? edge_of<true>(s, i, e, g, m, pull, curve, row)
+                   : edge_of<false>(s, i, e, g, m, pull, curve, row);
+  }
+
+  template <bool Carrying>
+  static GEOF_INLINE V edge_of(const A& s, int64_t i, int64_t e, int64_t g, Count<M> m,
+                               const T* pull, const T* curve, T* row) {
+    const int64_t B = s.B, d = m * B;
+    const T *yi = s.y + i * d, *yj = s.y + s.source[e] * d, w = s.weight[e];
+    V x[capacity(M)], bent[capacity(M)], total{};
+    const T* own = nullptr;
+    if constexpr (Carrying) own = EdgeMoments<T, W, M>::carried(s, e, d, g);
+    each(m, [&](auto r) GEOF_LAMBDA {
+      V message = load<T, W>(yj + r * B + g);
+      if (Carrying && own) message += load<T, W>(own + r * B);
+      x[r] = message - load<T, W>(yi + r * B + g);
+    });
+    if (curve) {
+      bend([&](int at) GEOF_LAMBDA { return load<T, W>(curve + at * B + g); }, x, bent, m);
+    } else {
+      each(m, [&](auto r) GEOF_LAMBDA { bent[r] = V{}; });
+    }
+    each(m, [&](auto r) GEOF_LAMBDA {
+      const V p = load<T, W>(pull + r * B + g);
+      total += (p + bent[r] * T(0.5)) * x[r];
+      store<T, W>(row + r * B + g, V((bent[r] + p) * w));
+    });
+    return total;
+  }
+
+  // From the scores of row i's edges, in `force`, to their forces, and what both do to i.
+  static void settle(const A& s, int64_t i, int64_t d, const T* pull, const T* rows, T* force) {
+    const int64_t begin = s.pointer[i], end = s.pointer[i + 1];
+    T mean = 0;
+    for (int64_t e = begin; e < end; ++e) mean += s.weight[e] * force[e - begin];
     const T rate = T(-2) / s.temperature;
     if (s.grad_bias)
       for (int64_t e = begin; e < end; ++e)

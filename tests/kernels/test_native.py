@@ -447,6 +447,25 @@ def test_hubs_equal_the_reference(random_state, degrees):
 
 
 @needs_native
+@pytest.mark.parametrize(("B", "m"), [(8, 4), (8, 8), (4, 3), (3, 5), (16, 1)])
+@pytest.mark.parametrize("statistic", ["full", "diagonal"])
+@pytest.mark.parametrize("framed", [True, False])
+def test_few_and_many_edges_equal_the_reference(random_state, B, m, statistic, framed):
+    """Up to m neighbours residuals are pulled one by one, beyond all of them at once."""
+    degrees = [1, 2, 3, m, m + 1, m + 2, m + 3, 3 * m]
+    draw = random_state(m)
+    n = 3 * m + 20
+    edges = hubs(draw, degrees, n)
+    inputs = step_inputs(draw, n, B, m) | controller_inputs(draw, n, m)
+    spec = specification(B, m, statistic, framed=framed)
+    got, wanted = (outcome(evolved(name, edges, spec), inputs) for name in ("native", "reference"))
+    assert_same(got, wanted, 1e-10)
+    update = 0.5, 0.3, 50.0, (-9.0, 9.0)  # a clip that decides otherwise is no rounding error
+    single = outcome(evolved("native", edges, spec, update), inputs, dtype=torch.float32)
+    assert_same(single, outcome(evolved("reference", edges, spec, update), inputs), 1e-3)
+
+
+@needs_native
 def test_pieces_of_hubs_equal_the_reference(random_state):
     """Every remainder of large neighbourhoods, in single precision too."""
     degrees = [2 * GRAIN + k for k in (0, 1, 2, 15, 16, 17)] + [3 * GRAIN, 3 * GRAIN + 1]
