@@ -120,6 +120,7 @@ struct Pulled {
     T* rows = edges.row + (begin - edges.begin) * d;
     const T *pull = feedback.grad_first + local * d, *curve = feedback.grad_second + local * t;
     V score[kMost] = {};
+    for (int64_t e = begin; e < s.pointer[i + 1]; ++e) prefetch(s.h + s.source[e] * d, d);
     for (int g = 0; g < B; g += W)
       if (!group_backward(s, i, feedback, local, g, m, rows, score)) {
         Rows::sum_row(s, i, m, first, second);
