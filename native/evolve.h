@@ -39,8 +39,10 @@ struct EvolveArguments {
   T *grad_hidden, *grad_output, *grad_bias;  // like the maps; overwritten
 };
 
-constexpr int kChunk = 512;   // columns worked on at once
-constexpr int kRowPadding = 16;  // rows a power of two apart would share a few lines of the cache
+// Columns worked on at once: what lies between a neighbourhood and the next coordinates then stays in the
+// first cache. Rows a power of two apart would share a few lines of it.
+constexpr int kChunk = 64, kRowPadding = 16;
+constexpr int64_t kRow = kChunk + kRowPadding;
 constexpr int kGroups = 32;   // fixed shares of the chunks: sums over them have a fixed order
 
 // Nodes of a chunk: a power of two, so that chunks end where spans do.
@@ -49,6 +51,13 @@ inline int64_t nodes_of_chunk(int B) {
   while (nodes > 1 && nodes * B > kChunk) nodes /= 2;
   return nodes;
 }
+
+// Blocks g..g+width of nodes begin..begin+count: node after node they are the columns of the
+// controller's matrices. A chunk is one tile, or several where a node has more than kChunk blocks.
+struct Tile {
+  int64_t begin, count;
+  int g, width;
+};
 
 template <class T, int W, int M>
 struct EvolveBase {
@@ -61,8 +70,10 @@ struct EvolveBase {
   const A& s;
   const Count<M> m;
   const int B, p;
-  const int64_t d, t, nodes, columns, ld;
+  const int64_t d, t, nodes;
+  const int columns;  // of a tile, rounded up
   const bool second;  // whether the statistic is made of the second moment
+  const Panels<T> first_map, second_map;  // the controller's
 
   explicit EvolveBase(const A& arguments)
       : s(arguments),
@@ -72,9 +83,10 @@ struct EvolveBase {
         d(int64_t(m) * B),
         t(int64_t(triangle(m)) * B),
         nodes(nodes_of_chunk(B)),
-        columns((nodes * B + kColumnStep - 1) / kColumnStep * kColumnStep),
-        ld(columns + kRowPadding),
-        second(s.feedback.statistic == kFull || s.feedback.statistic == kDiagonal) {}
+        columns((std::min(int(nodes) * B, kChunk) + kColumnStep - 1) / kColumnStep * kColumnStep),
+        second(s.feedback.statistic == kFull || s.feedback.statistic == kDiagonal),
+        first_map(first()),
+        second_map(outer()) {}
 
   int64_t chunks() const { return (s.feedback.n + nodes - 1) / nodes; }
 
@@ -89,56 +101,80 @@ struct EvolveBase {
     return f;
   }
 
+  // f(tile) for the tiles of the chunk that begins at a node.
   template <class Work>
-  GEOF_INLINE void each_group(int64_t count, const Work& work) const {
-    for (int64_t i = 0; i < count; ++i)
-      for (int g = 0; g < B; g += W) work(i, g);
+  GEOF_INLINE void each_tile(int64_t begin, int64_t count, const Work& work) const {
+    for (int g = 0; g < B; g += kChunk) work(Tile{begin, count, g, std::min(kChunk, B - g)});
+  }
+  // f(i, g, column) for the groups of W blocks of a tile; i counts from the tile's first node.
+  template <class Work>
+  GEOF_INLINE void each_group(const Tile& tile, const Work& work) const {
+    for (int64_t i = 0; i < tile.count; ++i)
+      for (int g = 0; g < tile.width; g += W) work(i, tile.g + g, i * tile.width + g);
   }
 
-  Small<T> first_map() const { return {s.hidden, s.H, 2 * m, 2 * m, 1}; }
-  Small<T> second_map() const { return {s.output, p, s.H, s.H, 1}; }
+  Small<T> first() const { return {s.hidden, s.H, 2 * m, 2 * m, 1}; }
+  Small<T> outer() const { return {s.output, s.H ? p : 0, s.H, s.H, 1}; }
+
+  // The controller: q, hidden and out from the features and the aggregate; SiLU' too when wanted.
+  void control(const Tile& tile, T* q, T* hidden, T* slope, T* out) const {
+    pack(tile, q);
+    multiply<T>(first_map, nullptr, q, hidden, kRow, columns);
+    activate(tile, hidden, slope);
+    multiply<T>(second_map, s.bias, hidden, out, kRow, columns);
+  }
 
   // q, with zeros in the padding.
-  void pack(int64_t begin, int64_t count, T* q) const {
-    each_group(count, [&](int64_t i, int g) GEOF_LAMBDA {
-      const int64_t from = (begin + i) * d + int64_t(g) * m, column = i * B + g;
+  void pack(const Tile& tile, T* q) const {
+    each_group(tile, [&](int64_t i, int g, int64_t column) GEOF_LAMBDA {
+      const int64_t from = (tile.begin + i) * d + int64_t(g) * m;
       V x[N];
       read_features<T, W, M>(s.x + from, m, x);
-      each(m, [&](auto k) GEOF_LAMBDA { store<T, W>(q + k * ld + column, x[k]); });
+      each(m, [&](auto k) GEOF_LAMBDA { store<T, W>(q + k * kRow + column, x[k]); });
       read_features<T, W, M>(s.feedback.aggregate + from, m, x);
-      each(m, [&](auto k) GEOF_LAMBDA { store<T, W>(q + (m + k) * ld + column, x[k]); });
+      each(m, [&](auto k) GEOF_LAMBDA { store<T, W>(q + (m + k) * kRow + column, x[k]); });
     });
-    clear_padding(q, 2 * m, count);
+    clear_padding(tile, q, 2 * m);
   }
-  void clear_padding(T* rows, int number, int64_t count) const {
-    for (int r = 0; r < number; ++r) std::fill(rows + r * ld + count * B, rows + r * ld + columns, T(0));
+  void clear_padding(const Tile& tile, T* rows, int number) const {
+    for (int64_t k = tile.count * tile.width; k < columns; ++k)
+      for (int r = 0; r < number; ++r) rows[r * kRow + k] = T(0);
   }
 
   // hidden = SiLU(hidden + shared), and SiLU' beside it when wanted.
-  void activate(int64_t begin, int64_t count, T* hidden, T* slope) const {
+  void activate(const Tile& tile, T* hidden, T* slope) const {
     constexpr int F = kWidth<T>;
     for (int h = 0; h < s.H; ++h) {
-      T* row = hidden + h * ld;
-      const T* own = s.shared + begin * s.H + h;
-      for (int64_t i = 0; i < count; ++i)
-        for (int g = 0; g < B; g += W) {
-          T* at = row + i * B + g;
-          store<T, W>(at, V(load<T, W>(at) + own[i * s.H]));
-        }
+      T* row = hidden + h * kRow;
+      const T* own = s.shared + tile.begin * s.H + h;
+      each_group(tile, [&](int64_t i, int, int64_t column) GEOF_LAMBDA {
+        store<T, W>(row + column, V(load<T, W>(row + column) + own[i * s.H]));
+      });
       for (int64_t k = 0; k < columns; k += F) {
         const Vec<T, F> v = load<T, F>(row + k);
         const Vec<T, F> sigmoid = T(1) / (exponential<T, F>(-v) + T(1));
         store<T, F>(row + k, Vec<T, F>(v * sigmoid));
         if (slope)
-          store<T, F>(slope + h * ld + k,
+          store<T, F>(slope + h * kRow + k,
                       Vec<T, F>(sigmoid * (v * (T(1) - sigmoid) + T(1))));
       }
     }
   }
 
-  // A row of the controller's output.
-  GEOF_INLINE V output(const T* out, int at, int64_t column) const {
-    return load<T, W>(out + at * ld + column) + s.bias[at];
+  // f(i, g, column, B, rank) for the groups of a tile; the last two are constants where they are the
+  // usual ones: then no address is computed.
+  template <class Update>
+  GEOF_INLINE void each_update(const Tile& tile, const Update& f) const {
+    const auto with = [&](auto B, auto rank) GEOF_LAMBDA {
+      each_group(tile, [&](int64_t i, int g, int64_t column) GEOF_LAMBDA { f(i, g, column, B, rank); });
+    };
+    if (M > 0 && kUnrolled && s.rank == 4 && B == W) {
+      with(Constant<W>{}, Constant<4>{});
+    } else if (M > 0 && kUnrolled && s.rank == 4 && B == 2 * W) {
+      with(Constant<2 * W>{}, Constant<4>{});
+    } else {
+      with(B, s.rank);
+    }
   }
 };
 
@@ -146,7 +182,7 @@ template <class T, int W, int M>
 struct Evolve : EvolveBase<T, W, M> {
   using Base = EvolveBase<T, W, M>;
   using typename Base::V, typename Base::Rows, typename Base::Few;
-  using Base::B, Base::N, Base::columns, Base::d, Base::ld, Base::m, Base::nodes, Base::p;
+  using Base::B, Base::N, Base::columns, Base::d, Base::m, Base::nodes, Base::p;
   using Base::s, Base::second, Base::t;
 
   using Base::Base;
@@ -155,10 +191,10 @@ struct Evolve : EvolveBase<T, W, M> {
     const Evolve self(arguments);
     const int threads = arguments.feedback.threads;
     const int64_t size =
-        self.nodes * (2 * self.t + self.d) + (2 * self.m + self.s.H + self.p) * self.ld;
+        self.nodes * (2 * self.t + self.d) + (2 * self.m + self.s.H + self.p) * kRow;
     const int64_t chunks = self.chunks();
     std::atomic<bool> failed{false};  // no exception may leave a parallel region
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (chunks > 1)
+#pragma omp parallel for schedule(dynamic, 8) num_threads(threads) if (chunks > 8)
     for (int64_t k = 0; k < chunks; ++k) {
       T* scratch = thread_scratch_or_null<T, kChunkScratch>(size);
       scratch ? self.chunk(k, scratch) : failed.store(true);
@@ -169,7 +205,7 @@ struct Evolve : EvolveBase<T, W, M> {
   void chunk(int64_t k, T* scratch) const {
     const int64_t begin = k * nodes, count = std::min(nodes, s.feedback.n - begin);
     T *target = scratch, *outer = target + nodes * t, *first = outer + nodes * t;
-    T *q = first + nodes * d, *hidden = q + 2 * m * ld, *out = hidden + s.H * ld;
+    T *q = first + nodes * d, *hidden = q + 2 * m * kRow, *out = hidden + s.H * kRow;
     FeedbackArguments<T> feedback = this->feedback_from(begin, first, outer);
     feedback.target = target;
     for (int64_t i = 0; i < count; ++i) {
@@ -181,80 +217,78 @@ struct Evolve : EvolveBase<T, W, M> {
       Rows::sum_row(s.edges, begin + i, m, first + i * d, second ? outer + i * t : nullptr);
       for (int g = 0; g < B; g += W) FeedbackTarget<T, W, M>::group(feedback, i, g, m);
     }
-    if (s.H) {
-      this->pack(begin, count, q);
-      multiply(this->first_map(), q, hidden, ld, int(columns));
-      this->activate(begin, count, hidden, nullptr);
-      multiply(this->second_map(), hidden, out, ld, int(columns));
-    }
-    this->each_group(count, [&](int64_t i, int g) { update(begin + i, i, g, target, out); });
+    this->each_tile(begin, count, [&](const Tile& tile) {
+      if (s.H) this->control(tile, q, hidden, nullptr, out);
+      this->each_update(tile, [&](int64_t i, int g, int64_t column, auto B, auto rank) GEOF_LAMBDA {
+        update(begin + i, i, g, target, out + column, B, rank);
+      });
+    });
   }
 
-  // Lower(U V^T), one column of U and V at a time, then d.
-  GEOF_INLINE void correction(const T* out, int64_t column, V* delta) const {
-    const int right = (m - 1) * s.rank;
-    for (int k = 0; k < s.rank; ++k) {
-      V v[N];
-      each(m, [&](auto r) GEOF_LAMBDA {
-        if (r > 0) {
-          const V u = this->output(out, (r - 1) * s.rank + k, column);
-          each(r, [&](auto c) GEOF_LAMBDA { delta[strict(r, c)] += u * v[c]; });
-        }
-        if (r < m - 1) v[r] = this->output(out, right + r * s.rank + k, column);
-      });
-    }
+  // Eq. (12), row by row of the blocks. `out` is the controller's, from the column of these blocks on.
+  template <class Blocks, class Rank>
+  GEOF_INLINE void update(int64_t i, int64_t local, int g, const T* target, const T* out, Blocks B,
+                          Rank rank) const {
+    const int64_t t = int64_t(triangle(m)) * B;
+    const T* z = s.feedback.z + i * t + g;
+    T* next = s.next + i * t + g;
+    target += local * t + g;
+    // Whatever is stored might change the arguments, as far as the compiler knows.
+    const bool mixed = s.feedback.statistic != kNone, corrected = s.H > 0;
+    const V mix = fill<T, W>(s.mix), strength = fill<T, W>(s.strength);
+    const V most = fill<T, W>(s.offdiagonal), least = -most;
+    const V low = fill<T, W>(s.low), high = fill<T, W>(s.high);
+    const T *left = out, *right = left + (m - 1) * rank * kRow, *scales = right + (m - 1) * rank * kRow;
     V zero{};  // NaN in a lane with an infinity
+    const auto move = [&](int k, V delta, V low, V high) GEOF_LAMBDA {
+      V v = load<T, W>(z + k * B);
+      if (mixed) v += (load<T, W>(target + k * B) - v) * mix;
+      if (corrected) v += delta * strength;
+      store<T, W>(next + k * B, at_most<T, W>(at_least<T, W>(v, low), high));
+    };
     each(m, [&](auto r) GEOF_LAMBDA {
-      each(r, [&](auto c) GEOF_LAMBDA { zero += delta[strict(r, c)] * T(0); });
+      V delta[N];
+      each(r, [&](auto c) GEOF_LAMBDA { delta[c] = V{}; });
+      if (corrected)
+        each(rank, [&](auto k) GEOF_LAMBDA {
+          const V u = load<T, W>(left + ((r - 1) * rank + k) * kRow);
+          each(r, [&](auto c) GEOF_LAMBDA { delta[c] += u * load<T, W>(right + (c * rank + k) * kRow); });
+        });
+      each(r, [&](auto c) GEOF_LAMBDA {
+        zero += delta[c] * T(0);
+        move(strict(r, c), delta[c], least, most);
+      });
     });
-    if (!(sum<T, W>(zero) == T(0))) round_products(out, column, delta);
     each(m, [&](auto r) GEOF_LAMBDA {
-      delta[scale(m, r)] = this->output(out, 2 * right + r, column);
+      move(scale(m, r), corrected ? load<T, W>(scales + r * kRow) : V{}, low, high);
     });
+    if (!(sum<T, W>(zero) == T(0))) update_rounded(i, g, target, out);
   }
 
   // A product fused with its sum is not rounded: added to an infinity it leaves that infinity,
   // whatever its sign, and the clip would take it for a bound. Rounded, infinities of two signs are
   // a NaN, as they are to the other backends.
-  __attribute__((noinline, noclone, cold)) void round_products(const T* out, int64_t column,
-                                                               V* delta) const {
-    const int right = (m - 1) * s.rank;
+  __attribute__((noinline, noclone, cold)) void update_rounded(int64_t i, int g, const T* target,
+                                                               const T* out) const {
+    const int rank = s.rank;
+    const T *right = out + (m - 1) * rank * kRow, *z = s.feedback.z + i * t + g;
+    T* next = s.next + i * t + g;
     for (int r = 1; r < m; ++r)
       for (int c = 0; c < r; ++c)
         for (int l = 0; l < W; ++l) {
-          if (std::isfinite(lane<T, W>(delta[strict(r, c)], l))) continue;
           T total = 0;
-          for (int k = 0; k < s.rank; ++k) {
-            const V u = this->output(out, (r - 1) * s.rank + k, column);
-            const V v = this->output(out, right + c * s.rank + k, column);
-            const volatile T product = lane<T, W>(u, l) * lane<T, W>(v, l);
+          for (int k = 0; k < rank; ++k) {
+            const volatile T product =
+                out[((r - 1) * rank + k) * kRow + l] * right[(c * rank + k) * kRow + l];
             total += product;
           }
-          set_lane<T, W>(delta[strict(r, c)], l, total);
+          const int64_t at = int64_t(strict(r, c)) * B + l;
+          T v = z[at];
+          if (s.feedback.statistic != kNone) v += (target[at] - v) * s.mix;
+          v += total * s.strength;
+          v = v < -s.offdiagonal ? -s.offdiagonal : v;
+          if (!std::isfinite(total)) next[at] = v > s.offdiagonal ? s.offdiagonal : v;
         }
-  }
-
-  static GEOF_INLINE V clip(V v, T low, T high) {
-    v = v < low ? fill<T, W>(low) : v;
-    return v > high ? fill<T, W>(high) : v;
-  }
-
-  void update(int64_t i, int64_t local, int g, const T* target, const T* out) const {
-    V delta[triangle(N)];
-    for (V& v : delta) v = V{};
-    if (s.H) correction(out, local * B + g, delta);
-    const bool mixed = s.feedback.statistic != kNone;
-    const auto move = [&](int k, T low, T high) GEOF_LAMBDA {
-      const int64_t at = int64_t(k) * B + g;
-      V v = load<T, W>(s.feedback.z + i * t + at);
-      if (mixed) v += (load<T, W>(target + local * t + at) - v) * s.mix;
-      v += delta[k] * s.strength;
-      store<T, W>(s.next + i * t + at, clip(v, low, high));
-    };
-    each(m, [&](auto r) GEOF_LAMBDA {
-      each(r, [&](auto c) GEOF_LAMBDA { move(strict(r, c), -s.offdiagonal, s.offdiagonal); });
-    });
-    each(m, [&](auto r) GEOF_LAMBDA { move(scale(m, r), s.low, s.high); });
   }
 };
 
@@ -263,14 +297,23 @@ struct EvolveBackward : EvolveBase<T, W, M> {
   using Base = EvolveBase<T, W, M>;
   using Back = EdgeMomentsBackward<T, W, M>;
   using typename Base::V, typename Base::Rows, typename Base::Few;
-  using Base::B, Base::N, Base::columns, Base::d, Base::ld, Base::m, Base::nodes, Base::p;
+  using Base::B, Base::N, Base::columns, Base::d, Base::m, Base::nodes, Base::p;
   using Base::s, Base::second, Base::t;
 
-  using Base::Base;
+  const Panels<T> first_back, second_back;  // the controller's maps, transposed
 
-  int64_t map_size() const { return s.H ? int64_t(s.H) * 2 * m + int64_t(p) * s.H + p : 0; }
+  explicit EvolveBackward(const EvolveArguments<T>& arguments)
+      : Base(arguments),
+        first_back(this->first().transposed()),
+        second_back(this->outer().transposed()) {}
+
+  OuterSums<T> hidden_sums() const { return {s.H, 2 * m}; }
+  OuterSums<T> output_sums() const { return {p, s.H}; }
+  int64_t map_size() const {
+    return s.H ? hidden_sums().size() + output_sums().size() + p : 0;
+  }
   int64_t scratch_size() const {
-    return nodes * (3 * t + 3 * d) + (4 * m + 3 * s.H + 2 * p) * ld;
+    return nodes * (3 * t + 3 * d) + (4 * m + 3 * s.H + 2 * p) * kRow;
   }
 
   static void run(const EvolveArguments<T>& arguments) {
@@ -305,19 +348,17 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     if (s.H) collect(sums.data(), maps);
   }
 
-  void collect(const T* sums, int64_t maps) const {
-    const int64_t first = int64_t(s.H) * 2 * m, second = int64_t(p) * s.H;
-    for (int64_t k = 0; k < maps; ++k) {
-      T total = 0;
-      for (int group = 0; group < kGroups; ++group) total += sums[group * maps + k];
-      if (k < first) {
-        s.grad_hidden[k] = total;
-      } else if (k < first + second) {
-        s.grad_output[k - first] = total;
-      } else {
-        s.grad_bias[k - first - second] = total;
-      }
-    }
+  // The gradients of the controller's maps: the shares of all groups, in their order.
+  void collect(T* sums, int64_t maps) const {
+    for (int group = 1; group < kGroups; ++group)
+      for (int64_t k = 0; k < maps; ++k) sums[k] += sums[group * maps + k];
+    const auto take = [&](const OuterSums<T>& made, const T* from, T* to) {
+      for (int r = 0; r < made.rows; ++r)
+        for (int c = 0; c < made.others; ++c) *to++ = from[made.at(r, c)];
+    };
+    take(hidden_sums(), sums, s.grad_hidden);
+    take(output_sums(), sums + hidden_sums().size(), s.grad_output);
+    std::copy(sums + maps - p, sums + maps, s.grad_bias);
   }
 
   void chunk(int64_t index, T* scratch, T* sums, const typename Back::Edges& edges) const {
@@ -327,7 +368,9 @@ struct EvolveBackward : EvolveBase<T, W, M> {
     T *maps = grad_first + nodes * d;
     std::copy(s.feedback.grad_aggregate + begin * d, s.feedback.grad_aggregate + (begin + count) * d,
               pull);
-    move_back(begin, count, grad_target, pull, maps, sums);
+    this->each_tile(begin, count, [&](const Tile& tile) {
+      move_back(tile, grad_target, pull, maps, sums);
+    });
     FeedbackArguments<T> feedback = this->feedback_from(begin, first, outer);
     feedback.grad_aggregate = pull;
     feedback.grad_target = grad_target;
@@ -347,121 +390,116 @@ struct EvolveBackward : EvolveBase<T, W, M> {
   }
 
   // Reverse of the update and of the controller; what reaches the aggregate is added to `pull`.
-  void move_back(int64_t begin, int64_t count, T* grad_target, T* pull, T* memory, T* sums) const {
-    T *q = memory, *grad_q = q + 2 * m * ld, *hidden = grad_q + 2 * m * ld;
-    T *slope = hidden + s.H * ld, *pushed = slope + s.H * ld, *out = pushed + s.H * ld;
-    T* grad_out = out + p * ld;
-    if (s.H) {
-      this->pack(begin, count, q);
-      multiply(this->first_map(), q, hidden, ld, int(columns));
-      this->activate(begin, count, hidden, slope);
-      multiply(this->second_map(), hidden, out, ld, int(columns));
-    }
-    this->each_group(count, [&](int64_t i, int g) {
-      update(begin + i, i, g, grad_target, out, grad_out);
+  void move_back(const Tile& tile, T* grad_target, T* pull, T* memory, T* sums) const {
+    T *q = memory, *grad_q = q + 2 * m * kRow, *hidden = grad_q + 2 * m * kRow;
+    T *slope = hidden + s.H * kRow, *pushed = slope + s.H * kRow, *out = pushed + s.H * kRow;
+    T* grad_out = out + p * kRow;
+    if (s.H) this->control(tile, q, hidden, slope, out);
+    this->each_update(tile, [&](int64_t i, int g, int64_t column, auto B, auto rank) GEOF_LAMBDA {
+      update(tile.begin + i, i, g, grad_target, out + column, grad_out + column, B, rank);
     });
     if (!s.H) return;
-    this->clear_padding(grad_out, p, count);
-    multiply(this->second_map().transposed(), grad_out, pushed, ld, int(columns));
-    deactivate(begin, count, pushed, slope);
-    multiply(this->first_map().transposed(), pushed, grad_q, ld, int(columns));
-    unpack(begin, count, grad_q, pull);
-    const int64_t first = int64_t(s.H) * 2 * m, second = int64_t(p) * s.H;
-    add_outer(pushed, s.H, q, 2 * m, ld, int(columns), sums);
-    add_outer(grad_out, p, hidden, s.H, ld, int(columns), sums + first);
-    for (int r = 0; r < p; ++r) sums[first + second + r] += row_sum(grad_out + r * ld);
-  }
-
-  T row_sum(const T* row) const {
-    constexpr int F = kWidth<T>;
-    Vec<T, F> total{};
-    for (int64_t k = 0; k < columns; k += F) total += load<T, F>(row + k);
-    return sum<T, F>(total);
+    this->clear_padding(tile, grad_out, p);
+    multiply<T>(second_back, nullptr, grad_out, pushed, kRow, columns);
+    deactivate(tile, pushed, slope);
+    multiply<T>(first_back, nullptr, pushed, grad_q, kRow, columns);
+    unpack(tile, grad_q, pull);
+    const OuterSums<T> first = hidden_sums(), second = output_sums();
+    first.add(pushed, q, kRow, columns, sums);
+    second.add(grad_out, hidden, kRow, columns, sums + first.size());
+    add_row_sums(grad_out, p, kRow, columns, sums + first.size() + second.size());
   }
 
   // Through SiLU; the signature's share collects all blocks of a node.
-  void deactivate(int64_t begin, int64_t count, T* pushed, const T* slope) const {
+  void deactivate(const Tile& tile, T* pushed, const T* slope) const {
     constexpr int F = kWidth<T>;
     for (int h = 0; h < s.H; ++h) {
-      T* row = pushed + h * ld;
+      T* row = pushed + h * kRow;
       for (int64_t k = 0; k < columns; k += F)
         store<T, F>(row + k,
-                    Vec<T, F>(load<T, F>(row + k) * load<T, F>(slope + h * ld + k)));
-      T* own = s.grad_shared + begin * s.H + h;
-      for (int64_t i = 0; i < count; ++i) {
+                    Vec<T, F>(load<T, F>(row + k) * load<T, F>(slope + h * kRow + k)));
+      T* own = s.grad_shared + tile.begin * s.H + h;
+      for (int64_t i = 0; i < tile.count; ++i) {
         V total{};
-        for (int g = 0; g < B; g += W) total += load<T, W>(row + i * B + g);
-        own[i * s.H] = sum<T, W>(total);
+        for (int g = 0; g < tile.width; g += W) total += load<T, W>(row + i * tile.width + g);
+        own[i * s.H] = sum<T, W>(total) + (tile.g ? own[i * s.H] : T(0));
       }
     }
   }
 
-  void unpack(int64_t begin, int64_t count, const T* grad_q, T* pull) const {
-    this->each_group(count, [&](int64_t i, int g) GEOF_LAMBDA {
-      const int64_t to = int64_t(g) * m, from = i * B + g;
+  void unpack(const Tile& tile, const T* grad_q, T* pull) const {
+    this->each_group(tile, [&](int64_t i, int g, int64_t column) GEOF_LAMBDA {
+      const int64_t to = int64_t(g) * m;
       V x[N];
-      each(m, [&](auto k) GEOF_LAMBDA { x[k] = load<T, W>(grad_q + k * ld + from); });
-      write_features<T, W, M>(s.grad_x + (begin + i) * d + to, m, x);
+      each(m, [&](auto k) GEOF_LAMBDA { x[k] = load<T, W>(grad_q + k * kRow + column); });
+      write_features<T, W, M>(s.grad_x + (tile.begin + i) * d + to, m, x);
       read_features<T, W, M>(pull + i * d + to, m, x);
-      each(m, [&](auto k) GEOF_LAMBDA { x[k] += load<T, W>(grad_q + (m + k) * ld + from); });
+      each(m, [&](auto k) GEOF_LAMBDA { x[k] += load<T, W>(grad_q + (m + k) * kRow + column); });
       write_features<T, W, M>(pull + i * d + to, m, x);
     });
   }
 
   // Reverse of Eq. (12). What the clip changed has no gradient; landing on the bound counts as
   // changed, unless nothing could have moved the coordinates at all.
-  void update(int64_t i, int64_t local, int g, T* grad_target, const T* out, T* grad_out) const {
+  template <class Blocks, class Rank>
+  GEOF_INLINE void update(int64_t i, int64_t local, int g, T* grad_target, const T* out, T* grad_out,
+                          Blocks B, Rank rank) const {
+    const int64_t t = int64_t(triangle(m)) * B, at = i * t + g;
+    const T *z = s.feedback.z + at, *next = s.next + at, *grad_next = s.grad_next + at;
+    T* grad_z = s.feedback.grad_z + at;
+    grad_target += local * t + g;
+    // Whatever is stored might change the arguments, as far as the compiler knows.
+    const bool mixed = s.feedback.statistic != kNone, corrected = s.H > 0;
+    const bool still = !mixed && !corrected;
+    const V mix = fill<T, W>(s.mix), strength = fill<T, W>(s.strength), rest = T(1) - mix;
+    const V most = fill<T, W>(s.offdiagonal), least = -most;
+    const V low = fill<T, W>(s.low), high = fill<T, W>(s.high);
+    const int64_t right = (m - 1) * rank * kRow;
     V delta[triangle(N)];
-    const bool mixed = s.feedback.statistic != kNone, still = !mixed && !s.H;
-    const auto move = [&](int k, T low, T high) GEOF_LAMBDA {
-      const int64_t at = int64_t(k) * B + g;
-      V own = load<T, W>(s.grad_next + i * t + at);
+    const auto move = [&](int k, V low, V high) GEOF_LAMBDA {
+      V own = load<T, W>(grad_next + k * B);
       if (still) {
-        const V z = load<T, W>(s.feedback.z + i * t + at);
-        own = z >= low ? own : V{};
-        own = z <= high ? own : V{};
+        const V v = load<T, W>(z + k * B);
+        own = v >= low ? own : V{};
+        own = v <= high ? own : V{};
       } else {
-        const V next = load<T, W>(s.next + i * t + at);
-        own = next > low ? own : V{};
-        own = next < high ? own : V{};
+        const V v = load<T, W>(next + k * B);
+        own = v > low ? own : V{};
+        own = v < high ? own : V{};
       }
-      store<T, W>(s.feedback.grad_z + i * t + at, V(mixed ? own * (T(1) - s.mix) : own));
-      if (mixed) store<T, W>(grad_target + local * t + at, V(own * s.mix));
-      delta[k] = own * s.strength;
+      store<T, W>(grad_z + k * B, mixed ? V(own * rest) : own);
+      if (mixed) store<T, W>(grad_target + k * B, V(own * mix));
+      return V(own * strength);
     };
     each(m, [&](auto r) GEOF_LAMBDA {
-      each(r, [&](auto c) GEOF_LAMBDA { move(strict(r, c), -s.offdiagonal, s.offdiagonal); });
+      each(r, [&](auto c) GEOF_LAMBDA { delta[strict(r, c)] = move(strict(r, c), least, most); });
     });
-    each(m, [&](auto r) GEOF_LAMBDA { move(scale(m, r), s.low, s.high); });
-    if (s.H) correction_backward(out, local * B + g, delta, grad_out);
-  }
-
-  GEOF_INLINE void correction_backward(const T* out, int64_t column, const V* delta,
-                                       T* grad_out) const {
-    const int right = (m - 1) * s.rank;
-    for (int k = 0; k < s.rank; ++k) {
+    each(m, [&](auto r) GEOF_LAMBDA {
+      const V own = move(scale(m, r), low, high);
+      if (corrected) store<T, W>(grad_out + 2 * right + r * kRow, own);
+    });
+    if (!corrected) return;
+    // One column of U and V at a time: theirs are V and its gradient, a row of U and its gradient.
+    each(rank, [&](auto k) GEOF_LAMBDA {
       V v[N], gv[N];
       each(m, [&](auto r) GEOF_LAMBDA {
         gv[r] = V{};
-        if (r < m - 1) v[r] = this->output(out, right + r * s.rank + k, column);
+        if (r < m - 1) v[r] = load<T, W>(out + right + (r * rank + k) * kRow);
       });
       each(m, [&](auto r) GEOF_LAMBDA {
         if (r == 0) return;
-        const int at = (r - 1) * s.rank + k;
-        const V u = this->output(out, at, column);
+        const int64_t row = ((r - 1) * rank + k) * kRow;
+        const V u = load<T, W>(out + row);
         V gu{};
         each(r, [&](auto c) GEOF_LAMBDA {
           gu += delta[strict(r, c)] * v[c];
           gv[c] += delta[strict(r, c)] * u;
         });
-        store<T, W>(grad_out + at * ld + column, gu);
+        store<T, W>(grad_out + row, gu);
       });
       each(m, [&](auto c) GEOF_LAMBDA {
-        if (c < m - 1) store<T, W>(grad_out + (right + c * s.rank + k) * ld + column, gv[c]);
+        if (c < m - 1) store<T, W>(grad_out + right + (c * rank + k) * kRow, gv[c]);
       });
-    }
-    each(m, [&](auto r) GEOF_LAMBDA {
-      store<T, W>(grad_out + (2 * right + r) * ld + column, delta[scale(m, r)]);
     });
   }
 };

@@ -238,6 +238,25 @@ GEOF_INLINE Vec<T, W> square_root(Vec<T, W> v) {
   return v;
 }
 
+// v where it is not below (above) the bound, else the bound; NaN stays NaN. One instruction: a comparison
+// and a blend otherwise.
+template <class T, int W>
+GEOF_INLINE Vec<T, W> at_least(Vec<T, W> v, Vec<T, W> bound) {
+#if defined(__AVX__)
+  if constexpr (sizeof(T) == 4 && W == 8) return Vec<T, W>(_mm256_max_ps(__m256(bound), __m256(v)));
+  if constexpr (sizeof(T) == 8 && W == 4) return Vec<T, W>(_mm256_max_pd(__m256d(bound), __m256d(v)));
+#endif
+  return v < bound ? bound : v;
+}
+template <class T, int W>
+GEOF_INLINE Vec<T, W> at_most(Vec<T, W> v, Vec<T, W> bound) {
+#if defined(__AVX__)
+  if constexpr (sizeof(T) == 4 && W == 8) return Vec<T, W>(_mm256_min_ps(__m256(bound), __m256(v)));
+  if constexpr (sizeof(T) == 8 && W == 4) return Vec<T, W>(_mm256_min_pd(__m256d(bound), __m256d(v)));
+#endif
+  return v > bound ? bound : v;
+}
+
 template <class T, int W>
 GEOF_INLINE Bits<T, W> bits_of(Vec<T, W> v) {
   Bits<T, W> b;
@@ -271,8 +290,7 @@ GEOF_INLINE Vec<T, W> exponential(Vec<T, W> x) {
   constexpr T magic = single ? T(12582912.0) : T(6755399441055744.0);  // 1.5 * 2^23 or 2^52
   constexpr T ln2_high = single ? T(0.693359375) : T(6.93147180369123816490e-01);
   constexpr T ln2_low = single ? T(-2.12194440e-4) : T(1.90821492927058770002e-10);
-  x = x < low ? fill<T, W>(low) : x;
-  x = x > high ? fill<T, W>(high) : x;
+  x = at_most<T, W>(at_least<T, W>(x, fill<T, W>(low)), fill<T, W>(high));
   const Vec<T, W> shifted = x * T(1.44269504088896340736) + magic;
   const Vec<T, W> n = shifted - magic;
   const Bits<T, W> whole = bits_of<T, W>(shifted) - bits_of<T, W>(fill<T, W>(magic));

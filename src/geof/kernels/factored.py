@@ -282,6 +282,16 @@ def local_moment(
     return moment
 
 
+def _weighted_sums(weight: Tensor, rows: Tensor) -> Tensor:
+    """Return the sums of ``(n, k, c)`` over k, weighted by ``(n, k)``; the same for any threads.
+
+    A product of two matrices alone is shared out inside, and where MKL cuts it decides the last bit.
+    """
+    if len(weight) == 1:
+        return (weight.unsqueeze(-1) * rows).sum(1)
+    return torch.bmm(weight.unsqueeze(1), rows).squeeze(1)
+
+
 def _carried(group: Rectangle, row: Tensor | None, table: Tensor) -> Tensor:
     """Return what edges carry, ``(N, K, d)``."""
     if row is None or not len(table):
@@ -353,7 +363,7 @@ def _sums(
         group.write(w, weight)
         if table is not None:
             message += _carried(group, row, table)
-        first.index_copy_(0, i, torch.bmm(w.unsqueeze(1), message).squeeze(1))
+        first.index_copy_(0, i, _weighted_sums(w, message))
         if second:
             residual = message.sub_(own_y)
             turned = residual.new_empty(len(i), d, shape[1])
@@ -421,7 +431,7 @@ def _edge_moments_backward(
             # Both factors of the outer product carry the same residual.
             bent = torch.bmm(curvature + curvature.mT, turned).view(len(i), d, -1)
             turned = turned.view_as(bent)
-            score = torch.bmm(pull.unsqueeze(1), turned).squeeze(1)
+            score = _weighted_sums(pull, turned)
             score.add_((bent * turned).sum(1), alpha=0.5)
             bent += across
             torch.mul(bent.mT, w.unsqueeze(-1), out=residual)  # d loss / d y_ij from here on
