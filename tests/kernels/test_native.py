@@ -340,15 +340,22 @@ def test_float32_is_as_accurate_as_the_reference(B, m, feedback):
 
 
 @needs_native
-@pytest.mark.parametrize(("B", "m"), [(8, 4), (8, 8), (16, 8), (24, 4), (8, 6), (12, 4), (5, 8)])
+@pytest.mark.parametrize(
+    ("B", "m", "rank"),
+    [
+        *[(8, 4, 4), (8, 8, 4), (16, 4, 4), (16, 8, 4)],  # sizes that the compiler knows
+        *[(8, 8, 2), (24, 4, 4), (8, 6, 4), (12, 4, 2), (5, 8, 2)],
+        *[(72, 8, 4), (80, 4, 2)],  # a node has more blocks than a chunk has columns
+    ],
+)
 @pytest.mark.parametrize("statistic", ["full", None], ids=str)
-def test_float32_evolution_is_as_accurate_as_the_reference(random_state, B, m, statistic):
-    """Chunks and pairs of nodes, the last of them incomplete, with and without a correction."""
+def test_float32_evolution_is_as_accurate_as_the_reference(random_state, B, m, rank, statistic):
+    """Several chunks, the last of them incomplete, with and without a target."""
     results = [[], [], []]
     for seed, n in enumerate((63, 64, 65, 130)):
         draw = random_state(seed)
         edges = some_edges(draw, n)
-        inputs = step_inputs(draw, n, B, m) | controller_inputs(draw, n, m, rank=2, hidden=11)
+        inputs = step_inputs(draw, n, B, m) | controller_inputs(draw, n, m, rank=rank, hidden=11)
         inputs = {k: v.float() for k, v in inputs.items()}
         spec = specification(B, m, statistic)
         update = 0.5, 0.3, 50.0, (-9.0, 9.0)  # a clip that decides otherwise is no rounding error
@@ -360,6 +367,24 @@ def test_float32_evolution_is_as_accurate_as_the_reference(random_state, B, m, s
         ):
             kind.append(outcome(evolved(name, edges, spec, update), inputs, dtype=dtype))
     assert_accurate(*results)
+
+
+@needs_native
+@pytest.mark.parametrize(("B", "m", "rank"), [(8, 8, 4), (16, 4, 4), (8, 4, 2), (5, 3, 2)])
+@pytest.mark.parametrize("statistic", ["full", None], ids=str)
+def test_infinities_of_two_signs_are_no_bound(random_state, B, m, rank, statistic):
+    """A product that is fused with its sum is not rounded: inf - inf would come out as the bound."""
+    draw, n = random_state(0), 9
+    edges = some_edges(draw, n)
+    inputs = step_inputs(draw, n, B, m) | controller_inputs(draw, n, m, rank=rank)
+    inputs["output"].zero_()
+    left, right = inputs["bias"].zero_()[: 2 * m * rank].view(2, m, rank)
+    left[1, :2] = 1e30  # float32 ends at 3e38
+    right[0, :2] = torch.tensor([1e30, -1e30])
+    inputs = {k: v.float() for k, v in inputs.items()}
+    coordinates = evolved("native", edges, specification(B, m, statistic))(**inputs)["coordinates"]
+    assert coordinates[..., 0].isnan().all()
+    assert coordinates[..., 1:].isfinite().all()
 
 
 # --- The same bits, whoever computes them --------------------------------------------------------
