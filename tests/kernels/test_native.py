@@ -373,7 +373,7 @@ def test_float32_evolution_is_as_accurate_as_the_reference(random_state, B, m, r
 @pytest.mark.parametrize(("B", "m", "rank"), [(8, 8, 4), (16, 4, 4), (8, 4, 2), (5, 3, 2)])
 @pytest.mark.parametrize("statistic", ["full", None], ids=str)
 def test_infinities_of_two_signs_are_no_bound(random_state, B, m, rank, statistic):
-    """A product that is fused with its sum is not rounded: inf - inf would come out as the bound."""
+    """A product fused with its sum is not rounded: inf - inf would come out as the bound."""
     draw, n = random_state(0), 9
     edges = some_edges(draw, n)
     inputs = step_inputs(draw, n, B, m) | controller_inputs(draw, n, m, rank=rank)

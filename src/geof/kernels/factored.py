@@ -285,7 +285,7 @@ def local_moment(
 def _weighted_sums(weight: Tensor, rows: Tensor) -> Tensor:
     """Return the sums of ``(n, k, c)`` over k, weighted by ``(n, k)``; the same for any threads.
 
-    A product of two matrices alone is shared out inside, and where MKL cuts it decides the last bit.
+    A product of two matrices alone is shared out inside: where MKL cuts it decides the last bit.
     """
     if len(weight) == 1:
         return (weight.unsqueeze(-1) * rows).sum(1)
