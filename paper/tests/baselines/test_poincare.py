@@ -92,6 +92,20 @@ def test_cutting_in_the_chart_is_projecting_in_the_ball(c, dtype):
     assert torch.equal(within_reach(small / c**0.5, c), small / c**0.5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("c", CURVATURES)
+def test_rounding_does_not_decide_the_gradient_of_what_was_cut(c, dtype):
+    """Cut, moved by nothing, and cut again: along the radius there is no gradient."""
+    generator = torch.Generator().manual_seed(0)
+    far = torch.nn.functional.normalize(torch.randn(500, 4, generator=generator)) * 1000
+    u = within_reach(far.to(dtype), c)
+    point, nothing = exp0(u, c), torch.zeros_like(u, requires_grad=True)
+    again = within_reach(log0(mobius_add(point, exp0(nothing, c), c), c), c)
+    radius = u / u.norm(dim=-1, keepdim=True)
+    (again * radius).sum().backward()
+    assert nothing.grad.abs().max() < 100 * torch.finfo(dtype).eps / EDGE[dtype]
+
+
 def test_the_distance_is_the_one_of_the_definition():
     x, y = exp0(vectors(2, length=0.5), 2.0)
     apart = mobius_add(-x, y, 2.0).norm(dim=-1) * 2.0**0.5

@@ -80,5 +80,6 @@ def test_live_memory_is_counted_whatever_the_allocator_kept(holes):
             before = memory.resident_bytes()
             large = torch.ones(2**22)
             grown = memory.peak_bytes() - before
-        assert abs(grown - large.nbytes) < 2**21, (len(kept), len(above))
+        # numpy asks for huge pages: those at both ends may have come with their neighbours.
+        assert abs(grown - large.nbytes) <= 2**22, (len(kept), len(above))
         del large, kept

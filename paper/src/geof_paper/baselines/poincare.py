@@ -43,6 +43,7 @@ EDGE = {torch.float32: 4e-3, torch.float64: 1e-5}
 """How far, relative to the radius, points are kept away from the ball's edge."""
 
 _ARTANH_MOST = {torch.float32: 1.0 - 1e-5, torch.float64: 1.0 - 1e-10}
+_AT_EDGE = {torch.float32: 1e-4, torch.float64: 1e-9}  # of q: far above rounding, far below reach
 _ROOM_LEAST = {torch.float32: 1e-6, torch.float64: 1e-14}
 _SERIES_BELOW = 1e-3  # five terms of a series are exact to 1e-16 there
 
@@ -71,7 +72,7 @@ def within_reach(u: Tensor, c: Curvature) -> Tensor:
 
 
 def reach_factor(squared_length: Tensor, c: Curvature) -> Tensor:
-    """Return the factor at most one by which :func:`within_reach` scales a row."""
+    """Return the factor, one or less, by which :func:`within_reach` scales a row."""
     longest = math.atanh(1.0 - EDGE[squared_length.dtype])
     return _shrink(c * squared_length, longest)
 
@@ -151,8 +152,12 @@ def _room(x: Tensor, c: Curvature) -> Tensor:
 
 
 def _shrink(q: Tensor, longest: float) -> Tensor:
-    """Return ``longest / sqrt(q)`` where that is below one, else one."""
-    beyond = q > longest**2
+    """Return ``longest / sqrt(q)`` where that is below one, else one.
+
+    What was cut before comes back at this very length, to a rounding error. It is cut again, or
+    that error would decide whether there is a gradient along the radius.
+    """
+    beyond = q > longest**2 * (1.0 - _AT_EDGE[q.dtype])
     return torch.where(beyond, longest * torch.where(beyond, q, 1.0).rsqrt(), 1.0)
 
 
