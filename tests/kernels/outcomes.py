@@ -7,6 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from geof.testing import assert_no_less_accurate
+
 
 @lru_cache(maxsize=32)
 def cotangent(seed: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -32,3 +34,13 @@ def outcome(run, inputs, *, dtype=torch.float64, only=None) -> dict[str, Tensor]
     )
     named = {f"gradient of {k}": v for k, v in zip(given, gradients, strict=True)}
     return {**{k: v.detach() for k, v in values.items()}, **named}
+
+
+def assert_accurate(candidate, working, exact):
+    """Require at most twice the reference's own float32 error, for gradients three times."""
+    for gradients, factor in ((False, 2.0), (True, 3.0)):
+        chosen = [
+            [{k: v for k, v in s.items() if k.startswith("grad") == gradients} for s in kind]
+            for kind in (candidate, working, exact)
+        ]
+        assert_no_less_accurate(*chosen, factor=factor)

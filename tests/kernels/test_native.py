@@ -42,9 +42,9 @@ from geof.kernels import (
 from geof.kernels.interface import evolve_coordinates
 from geof.kernels.library import LARGEST_BLOCK, LEVELS, find_library
 from geof.machine import memory_bytes
-from geof.testing import assert_compiles, assert_no_less_accurate, assert_same, values_and_gradients
+from geof.testing import assert_compiles, assert_same, values_and_gradients
 from tests.graphs import random_sample
-from tests.kernels.outcomes import outcome
+from tests.kernels.outcomes import assert_accurate, outcome
 
 needs_native = pytest.mark.skipif(
     "native" not in BACKENDS, reason=f"native kernels: {find_library().reason}"
@@ -176,16 +176,6 @@ def correct(xi, aggregate, controller) -> Tensor:
     product = left.unflatten(-1, (m, rank)) @ right.unflatten(-1, (m, rank)).mT
     rows, columns = torch.tril_indices(m, m, -1).tolist()
     return torch.cat([product[..., rows, columns], scale], -1)
-
-
-def assert_accurate(candidate, working, exact):
-    """Require at most twice the reference's own float32 error, for gradients three times."""
-    for gradients, factor in ((False, 2.0), (True, 3.0)):
-        chosen = [
-            [{k: v for k, v in s.items() if k.startswith("grad") == gradients} for s in kind]
-            for kind in (candidate, working, exact)
-        ]
-        assert_no_less_accurate(*chosen, factor=factor)
 
 
 def equal_bits(one, other) -> bool:

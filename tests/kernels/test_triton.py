@@ -40,9 +40,9 @@ from geof.kernels import (
     resolve_backend,
 )
 from geof.kernels.dispatch import TritonFinding, find_triton
-from geof.testing import assert_no_less_accurate, assert_same
+from geof.testing import assert_same
 from tests.graphs import random_sample
-from tests.kernels.outcomes import outcome
+from tests.kernels.outcomes import assert_accurate, outcome
 from tests.kernels.test_parity import build
 from tests.kernels.triton_device import DEVICE, needs_triton, values_and_gradients
 
@@ -330,7 +330,7 @@ def test_float32_is_as_accurate_as_the_reference(feedback):
             found.append(values_and_gradients(model.to(dtype), *sample))
         return found
 
-    assert_no_less_accurate(
+    assert_accurate(
         results("triton", torch.float32),
         results("reference", torch.float32),
         results("reference", torch.float64),
